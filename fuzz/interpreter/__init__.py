@@ -1,0 +1,1 @@
+"""Triton's interpreter, mended for CPU."""

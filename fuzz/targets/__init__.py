@@ -1,0 +1,1 @@
+"""Adapters for the implementations under test, one module each."""
