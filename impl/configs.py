@@ -1,0 +1,66 @@
+"""Static kernel configurations: one per shape class and architecture, never tuned on a live pool.
+
+A configuration may depend on (H, HV, K, V, C, dtypes, architecture) and on nothing else, so that a row's bits
+depend on its own inputs only (DESIGN.md, section 4.1). Imports torch and the standard library. Exercise it with
+``pytest tests/impl/test_configs.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Tile and launch parameters of one kernel."""
+
+    tile: int  # channels, or columns of V
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """Configurations of all kernels for one shape class."""
+
+    conv: Launch
+    prepare: Launch
+    scan: Launch
+    recurrent: Launch
+
+
+def next_power_of_two(x: int) -> int:
+    """The least power of two ≥ x."""
+    return 1 << max(x - 1, 0).bit_length()
+
+
+@lru_cache
+def architecture(device: torch.device) -> str:
+    """``sm_90`` and the like for a CUDA device, ``interpreter`` for a CPU."""
+    if device.type != "cuda":
+        return "interpreter"
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+@lru_cache
+def config(K: int, V: int, C: int, dtype: torch.dtype, arch: str) -> Config:
+    """The configuration of one shape class.
+
+    The interpreter pays for each operation and nothing for width, so its tiles are as wide as the heads. On a
+    GPU, narrow tiles of V give few heads enough programs; fp32 operands take twice the registers, so half the width.
+    """
+    BK, BV = next_power_of_two(max(K, 16)), next_power_of_two(max(V, 16))
+    if arch == "interpreter":
+        whole = Launch(BV, 4, 1)
+        return Config(Launch(next_power_of_two(2 * K + V), 4, 1), whole, whole, whole)
+    wide = BK > 128 or dtype != torch.bfloat16
+    return Config(
+        conv=Launch(128, 4, 1),
+        prepare=Launch(BV, 8 if wide else 4, 1),
+        scan=Launch(min(BV, 16 if wide else 32), 4, 1 if wide else 2),
+        recurrent=Launch(min(BV, 8 if wide else 16), 1, 1),
+    )

@@ -1,0 +1,60 @@
+"""The absolute chunk grid inside a kernel, and the small pieces that several kernels share.
+
+Imports triton only. ``impl/metadata.py`` derives the closed form. Exercise it with ``pytest tests/impl``.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def chunk_bounds(n, m, i, B, C):
+    """First and one-past-last position of the i-th chunk of a row: the absolute grid clipped to [n, n + m)."""
+    per_block = (B + C - 1) // C
+    ordinal = (n // B) * per_block + (n % B) // C + i
+    block = ordinal // per_block
+    start = block * B + (ordinal % per_block) * C
+    end = tl.minimum(tl.minimum(start + C, (block + 1) * B), n + m)
+    return tl.maximum(start, n), end
+
+
+@triton.jit
+def num_chunks(n, m, B, C):
+    """Chunks of a row with m > 0 tokens."""
+    per_block = (B + C - 1) // C
+    last = n + m - 1
+    return (last // B - n // B) * per_block + (last % B) // C - (n % B) // C + 1
+
+
+@triton.jit
+def chunk_of_row(
+    program,
+    query_start_loc,
+    num_computed_tokens,
+    chunk_offsets,
+    chunk_row,
+    B,
+    C,
+    ONE_TOKEN_ROWS: tl.constexpr,
+):
+    """(row, index of the chunk in its row, packed offset, n, m, first position, end) of a program; m = 0 beyond the last."""
+    if ONE_TOKEN_ROWS:
+        row = program
+        i = 0
+        live = row >= 0
+    else:
+        row = tl.load(chunk_row + program)
+        live = row >= 0
+        row = tl.maximum(row, 0)
+        i = program - tl.load(chunk_offsets + row)
+    q0 = tl.load(query_start_loc + row)
+    m = tl.where(live, tl.load(query_start_loc + row + 1) - q0, 0)
+    n = tl.load(num_computed_tokens + row)
+    start, end = chunk_bounds(n, m, i, B, C)
+    return row, i, q0, n, m, start, end
+
+
+@triton.jit
+def l2_normalise(tile):
+    """Rows of an fp32 tile [rows, K] scaled to length 1: x · rsqrt(Σx² + 1e-6), as vLLM's l2norm."""
+    return tile * tl.rsqrt(tl.sum(tile * tile, axis=1) + 1e-6)[:, None]

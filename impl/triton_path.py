@@ -1,0 +1,177 @@
+"""Launches the Triton kernels: grids, strides, scratch. Arguments were checked by ``impl/ops.py``.
+
+Nothing here looks at a value on the device, so a batch of one-token rows may be captured in a CUDA graph.
+Imports torch and triton. Exercise it with ``pytest tests/impl``.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from gdn_apc.impl.configs import Config, architecture, config, next_power_of_two
+from gdn_apc.impl.kernels.chunked import prepare_kernel, scan_kernel
+from gdn_apc.impl.kernels.conv import causal_conv1d_kernel
+from gdn_apc.impl.kernels.gates import gates_kernel
+from gdn_apc.impl.kernels.recurrent import recurrent_kernel
+from gdn_apc.impl.metadata import BlockIndexMetadata
+
+# Operands of products by input dtype: (Triton dtype, torch dtype of the scratch, precision of fp32 products).
+# fp16 goes through tf32, which has fp16's mantissa and cannot overflow where a state exceeds 65,504.
+OPERANDS = {
+    torch.bfloat16: (tl.bfloat16, torch.bfloat16, "ieee"),
+    torch.float16: (tl.float32, torch.float32, "tf32"),
+    torch.float32: (tl.float32, torch.float32, "ieee"),
+}
+
+
+def causal_conv1d(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    conv_state: torch.Tensor,
+    meta: BlockIndexMetadata,
+    activation: str | None,
+) -> torch.Tensor:
+    """See ``impl.ops.causal_conv1d``."""
+    T, D = x.shape
+    W = weight.shape[1]
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    one_token = meta.only_one_token_rows
+    programs = meta.num_rows if one_token else meta.chunk_row.shape[0]
+    if programs == 0 or T == 0:
+        return y
+    launch = _config(D, D, meta, x).conv
+    tile = min(launch.tile, next_power_of_two(D))
+    causal_conv1d_kernel[(programs, triton.cdiv(D, tile))](
+        x,
+        weight.contiguous(),
+        weight if bias is None else bias,
+        conv_state,
+        y,
+        meta.query_start_loc,
+        meta.num_computed_tokens,
+        meta.read_slot,
+        meta.block_table,
+        meta.query_start_loc if one_token else meta.chunk_offsets,
+        meta.query_start_loc if one_token else meta.chunk_row,
+        D,
+        meta.block_table.shape[1],
+        meta.block_size,
+        meta.chunk_size,
+        x.stride(0),
+        y.stride(0),
+        *conv_state.stride(),
+        meta.block_table.stride(0),
+        W=W,
+        WP=next_power_of_two(W - 1),
+        BT=next_power_of_two(W - 1 if one_token else max(meta.chunk_size, W - 1)),
+        BD=tile,
+        HAS_BIAS=bias is not None,
+        SILU=activation == "silu",
+        ONE_TOKEN_ROWS=one_token,
+        num_warps=launch.num_warps,
+        num_stages=launch.num_stages,
+    )
+    return y
+
+
+def gdn_gates(
+    a: torch.Tensor, b: torch.Tensor, A_log: torch.Tensor, dt_bias: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See ``impl.ops.gdn_gates``."""
+    T, HV = a.shape
+    g = torch.empty(T, HV, dtype=torch.float32, device=a.device)
+    beta = torch.empty_like(g)
+    if T:
+        BT = 16
+        gates_kernel[(triton.cdiv(T, BT),)](
+            a,
+            b,
+            A_log,
+            dt_bias,
+            g,
+            beta,
+            T,
+            a.stride(0),
+            b.stride(0),
+            HV=HV,
+            BT=BT,
+            BH=next_power_of_two(HV),
+            num_warps=2,
+        )
+    return g, beta
+
+
+def gated_delta_rule(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    ssm_state: torch.Tensor,
+    meta: BlockIndexMetadata,
+    scale: float,
+    use_qk_l2norm: bool,
+) -> torch.Tensor:
+    """See ``impl.ops.gated_delta_rule``."""
+    T, HV, V = v.shape
+    o = torch.empty(T, HV, V, dtype=v.dtype, device=v.device)
+    if T == 0 or meta.num_rows == 0:
+        return o
+    g, beta = g.contiguous(), beta.contiguous()
+    launches = _config(q.shape[2], V, meta, q)
+    _recurrent(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches)
+    if not meta.only_one_token_rows:
+        _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches)
+    return o
+
+
+def _recurrent(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches: Config) -> None:
+    """Every row of exactly one token."""
+    H, K = q.shape[1:]
+    HV, V = v.shape[1:]
+    launch = launches.recurrent
+    recurrent_kernel[(triton.cdiv(V, launch.tile), HV, meta.num_rows)](
+        q, k, v, g, beta, ssm_state, o,
+        meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.write_slot,
+        scale,
+        q.stride(0), k.stride(0), v.stride(0), o.stride(0), *ssm_state.stride()[:3],
+        H=H, HV=HV, K=K, V=V, BK=next_power_of_two(K), BV=launch.tile,
+        L2NORM=use_qk_l2norm, num_warps=launch.num_warps, num_stages=launch.num_stages,
+    )  # fmt: skip
+
+
+def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches: Config) -> None:
+    """Every row of two or more tokens: all chunks at once, then each row's chunks in order."""
+    H, K = q.shape[1:]
+    T, HV, V = v.shape
+    operand, scratch, precision = OPERANDS[q.dtype]
+    BK, BV = next_power_of_two(max(K, 16)), next_power_of_two(max(V, 16))
+    BT = next_power_of_two(max(min(meta.chunk_size, meta.block_size), 16))
+    w = torch.empty(T, HV, K, dtype=scratch, device=q.device)
+    u = torch.empty(T, HV, V, dtype=scratch, device=q.device)
+    shape = dict(
+        H=H, HV=HV, K=K, V=V, BK=BK, BT=BT, OPERAND=operand, PRECISION=precision, L2NORM=use_qk_l2norm
+    )
+    launch = launches.prepare
+    prepare_kernel[(HV, meta.chunk_row.shape[0])](
+        k, v, g, beta, w, u,
+        meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
+        meta.block_size, meta.chunk_size,
+        k.stride(0), v.stride(0),
+        BV=BV, INVERSE="ieee" if q.dtype == torch.float32 else "tf32x3", **shape,
+        num_warps=launch.num_warps, num_stages=launch.num_stages,
+    )  # fmt: skip
+    launch = launches.scan
+    scan_kernel[(triton.cdiv(V, launch.tile), HV, meta.num_rows)](
+        q, k, g, w, u, ssm_state, o,
+        meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.block_table,
+        scale, meta.block_table.shape[1], meta.block_size, meta.chunk_size,
+        q.stride(0), k.stride(0), o.stride(0), *ssm_state.stride()[:3], meta.block_table.stride(0),
+        BV=launch.tile, **shape, num_warps=launch.num_warps, num_stages=launch.num_stages,
+    )  # fmt: skip
+
+
+def _config(K: int, V: int, meta: BlockIndexMetadata, x: torch.Tensor) -> Config:
+    return config(K, V, meta.chunk_size, x.dtype, architecture(x.device))
