@@ -16,8 +16,11 @@ from typing import Any
 
 SCHEMA = 1
 
-LEVELS = ("conv", "delta", "core")
-"""What a case drives: the convolution alone, the delta rule alone, or the whole GDN core."""
+LEVELS = ("conv", "delta", "core", "metadata")
+"""What a case drives: the convolution alone, the delta rule alone, the whole GDN core, or the block indices.
+
+A ``metadata`` case has steps only: each step is one batch to index, and no request is followed from one to the
+next (a row's ``request`` only tells it from a padding row)."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,146 @@
+"""The cache's pages, as an engine lays them out: strided views over one byte buffer, and who wrote what.
+
+A page holds one slot: its convolution window, then its recurrent state, then padding that is nobody's. Red zones
+of 512 bytes lie before the first page and after the last::
+
+    | red zone | conv 0 | ssm 0 | padding | conv 1 | ssm 1 | padding | … | red zone |
+                 slot 0, the null block     slot 1
+
+Poison: every 16-bit word of a poisoned part is a NaN in bf16 and in fp16, and two of them are a NaN in fp32, while
+their payloads depend on the place. So a poisoned value that is read shows in the results, and one that is copied
+from one place to another shows as a change of bytes.
+
+Writes are found by comparing bytes with a snapshot. Imports torch and ``fuzz.case``, ``fuzz.tensors``.
+Exercise it with ``pytest tests/fuzz/test_pool.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+
+from gdn_apc.fuzz.case import Case
+from gdn_apc.fuzz.tensors import TORCH
+
+RED_ZONE = 512
+PARTS = ("conv", "ssm", "padding")
+_WATCHED_PADDING = 4096  # of a page's padding, at most this much is poisoned and watched
+
+Part = tuple[int, str]
+"""(slot, "conv" or "ssm"): what a row may read or write."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The first byte that changed where nothing may be written. ``slot`` is None in a red zone."""
+
+    slot: int | None
+    part: str
+    offset: int  # bytes from the start of the part
+
+    def __str__(self) -> str:
+        where = self.part if self.slot is None else f"slot {self.slot}, {self.part}"
+        return f"{where}, byte {self.offset}"
+
+
+class Pages:
+    """The pages of a case's pool.
+
+    ``conv: [num_slots, W - 1, D]`` and ``ssm: [num_slots, HV, V, K]`` are the strided views that a target gets.
+    """
+
+    def __init__(self, case: Case, device: torch.device | str = "cpu"):
+        s, d, pool = case.sizes, case.dtypes, case.pool
+        conv_dtype, ssm_dtype = TORCH[d.conv], TORCH[d.state]
+        conv_bytes = _round_up((s.W - 1) * s.conv_dim * conv_dtype.itemsize, 4)
+        ssm_bytes = _round_up(s.HV * s.V * s.K * ssm_dtype.itemsize, 4)
+        page = _round_up(conv_bytes + ssm_bytes + pool.page_padding, 4)
+        self.num_slots = pool.num_slots
+        self._bounds = {
+            "conv": (0, conv_bytes),
+            "ssm": (conv_bytes, conv_bytes + ssm_bytes),
+            "padding": (conv_bytes + ssm_bytes, min(page, conv_bytes + ssm_bytes + _WATCHED_PADDING)),
+        }
+        self._buffer = torch.empty(2 * RED_ZONE + self.num_slots * page, dtype=torch.uint8, device=device)
+        watched = self._bounds["padding"][1]
+        self._bytes = self._buffer.as_strided((self.num_slots, watched), (page, 1), RED_ZONE)
+        self._zones = (self._buffer[:RED_ZONE], self._buffer[-RED_ZONE:])
+
+        window = (1, s.W - 1) if pool.channel_major else (s.conv_dim, 1)
+        self.conv = self._buffer.view(conv_dtype).as_strided(
+            (self.num_slots, s.W - 1, s.conv_dim),
+            (page // conv_dtype.itemsize, *window),
+            RED_ZONE // conv_dtype.itemsize,
+        )
+        self.ssm = self._buffer.view(ssm_dtype).as_strided(
+            (self.num_slots, s.HV, s.V, s.K),
+            (page // ssm_dtype.itemsize, s.V * s.K, s.K, 1),
+            (RED_ZONE + conv_bytes) // ssm_dtype.itemsize,
+        )
+        self._poison = _nans(self.num_slots, watched, device)
+        self.fill("nan")
+
+    def fill(self, how: str, keep: Collection[Part] = ()) -> None:
+        """Overwrite everything except the parts in ``keep`` with poison (``"nan"``) or with zero bytes (``"zero"``)."""
+        new = self._poison if how == "nan" else torch.zeros_like(self._poison)
+        kept = [(part, self.part(*part).clone()) for part in keep]
+        self._bytes.copy_(new)
+        for zone in self._zones:
+            zone.copy_(_nans(1, RED_ZONE, zone.device)[0] if how == "nan" else torch.zeros_like(zone))
+        for part, old in kept:
+            self.part(*part).copy_(old)
+
+    def part(self, slot: int, name: str) -> torch.Tensor:
+        """The bytes of one part of one slot, a view."""
+        lo, hi = self._bounds[name]
+        return self._bytes[slot, lo:hi]
+
+    def snapshot(self) -> tuple[torch.Tensor, ...]:
+        """All watched bytes as they are now."""
+        return (self._bytes.clone(), *(zone.clone() for zone in self._zones))
+
+    def restore(self, snapshot: tuple[torch.Tensor, ...], keep: Collection[Part] = ()) -> None:
+        """Put a snapshot's bytes back, except in the parts in ``keep``."""
+        kept = [(part, self.part(*part).clone()) for part in keep]
+        self._bytes.copy_(snapshot[0])
+        for zone, old in zip(self._zones, snapshot[1:]):
+            zone.copy_(old)
+        for part, new in kept:
+            self.part(*part).copy_(new)
+
+    def first_change(self, before: tuple[torch.Tensor, ...], allowed: Collection[Part]) -> Change | None:
+        """The first byte that differs from a snapshot outside the allowed parts, or None."""
+        for name, zone, old in zip(("red zone before", "red zone after"), self._zones, before[1:]):
+            differs = (zone != old).nonzero()
+            if len(differs):
+                return Change(None, name, int(differs[0, 0]))
+        differs = self._bytes != before[0]
+        for slot, name in allowed:
+            lo, hi = self._bounds[name]
+            differs[slot, lo:hi] = False
+        places = differs.nonzero()
+        if not len(places):
+            return None
+        slot, offset = (int(i) for i in places[0])
+        name = next(p for p in PARTS if self._bounds[p][0] <= offset < self._bounds[p][1])
+        return Change(slot, name, offset - self._bounds[name][0])
+
+
+def bits(t: torch.Tensor) -> torch.Tensor:
+    """A tensor's bits as integers, so that equality means the same bits (NaN equals itself, 0 differs from −0)."""
+    return t.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
+
+
+def _nans(rows: int, columns: int, device: torch.device | str) -> torch.Tensor:
+    """Bytes [rows, columns] of 16-bit NaNs: sign and 6 bits of payload from the place, all else set."""
+    words = torch.arange(rows * ((columns + 1) // 2), dtype=torch.int64, device=device)
+    mixed = (words * 2654435761 + 12345) >> 7
+    nan = 0x7FC0 | (mixed & 0x3F) | ((mixed & 0x40) << 9)
+    nan = torch.where(nan >= 0x8000, nan - 0x10000, nan).to(torch.int16)
+    return nan.view(rows, -1).view(torch.uint8)[:, :columns]
+
+
+def _round_up(x: int, multiple: int) -> int:
+    return -(-x // multiple) * multiple
