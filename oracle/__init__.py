@@ -2,3 +2,28 @@
 
 Imports nothing else of this project, no Triton, no vLLM. Exercise it with ``pytest tests/oracle``.
 """
+
+from gdn_apc.oracle.conv import causal_conv1d, silu, window_after
+from gdn_apc.oracle.delta_rule import l2norm, recurrence
+from gdn_apc.oracle.dtypes import DTYPES, dtype_name, half_ulp, round_to, torch_dtype, unit_roundoff
+from gdn_apc.oracle.gates import gates, softplus
+from gdn_apc.oracle.metadata import block_indices
+from gdn_apc.oracle.wy import chunked
+
+__all__ = [
+    "DTYPES",
+    "block_indices",
+    "causal_conv1d",
+    "chunked",
+    "dtype_name",
+    "gates",
+    "half_ulp",
+    "l2norm",
+    "recurrence",
+    "round_to",
+    "silu",
+    "softplus",
+    "torch_dtype",
+    "unit_roundoff",
+    "window_after",
+]
