@@ -1,0 +1,221 @@
+"""The page of a campaign, in Markdown, to paste into a pull request.
+
+Imports ``fuzz.summary`` and the standard library. Exercise it with ``pytest tests/fuzz/test_runs.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from gdn_apc.fuzz.ratios import LOOSE
+from gdn_apc.fuzz.runs import RunFolder
+from gdn_apc.fuzz.summary import PAIR_FLOOR, WORDS, Totals, verdict
+
+
+def render(totals: Totals, run: RunFolder) -> str:
+    """The whole page."""
+    return "\n\n".join(
+        part
+        for part in (
+            _head(totals, run),
+            _failures(totals, run),
+            _broken(totals),
+            _properties(totals),
+            _dtypes(totals),
+            _ledger(totals),
+            _tolerances(totals),
+            _limits(totals),
+            _how(totals, run),
+        )
+        if part
+    ) + "\n"
+
+
+def replay_line(run: RunFolder, case: str, target: str) -> str:
+    """The one line that replays a case, as seen from the current directory."""
+    path = os.path.relpath(run.cases / case)
+    shown = path if not path.startswith("..") else str(run.cases / case)
+    return f"gdn-apc replay {shown}" + ("" if target == "native" else f" --target {target}")
+
+
+def table(heads: list[str], rows: list[list[Any]]) -> str:
+    """A Markdown table; ``|`` in a cell is escaped."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(str(c).replace("|", "\\|") for c in line) + " |" for line in lines)
+
+
+def _head(totals: Totals, run: RunFolder) -> str:
+    found, start = verdict(totals), totals.start
+    versions = ", ".join(f"{k} {v}" for k, v in start.get("versions", {}).items())
+    lines = [
+        f"# gdn-apc campaign: {found.word} (exit status {found.status})",
+        "",
+        *(f"- {reason}" for reason in found.reasons),
+        "",
+        f"Target **{start.get('target', '?')}** on {start.get('device', '?')}"
+        + (f", revision {start['revision']}" if start.get("revision") else "")
+        + f". {versions}.",
+        f"Seed {start.get('seed', '?')}, {_budget(start)}, profile {start.get('profile', '?')}, "
+        f"{start.get('shards', 1)} shard(s) a property, {totals.end.get('seconds', 0):.0f} s.",
+        f"Canary: {totals.canary['message'] if totals.canary else 'did not run'}.",
+    ]
+    return "\n".join(lines)
+
+
+def _budget(start: dict[str, Any]) -> str:
+    if start.get("smoke"):
+        return "smoke (about a minute)"
+    if start.get("minutes"):
+        return f"{start['minutes']:g} minutes"
+    return f"budget {start.get('budget', '?')} examples a kernel property"
+
+
+def _failures(totals: Totals, run: RunFolder) -> str:
+    parts = []
+    target = totals.start.get("target", "native")
+    for f in totals.failures:
+        where = "".join(f"\n  {k}: {v}" for k, v in f.get("where", {}).items())
+        shrink = f.get("shrunk")
+        size = f"{f['tokens']} tokens; " if "tokens" in f else ""
+        parts.append(
+            f"### {f['property']}\n\n```\n{f['message'].rstrip()}{where}\n```\n\n"
+            f"{size}round {f['round']} of shard {f['shard']}, phase {f['phase']}"
+            + (f"; shrinking {shrink}" if shrink else "")
+            + f".\n\n    {replay_line(run, f['case'], target)}"
+        )
+    return "## Failures\n\n" + "\n\n".join(parts) if parts else ""
+
+
+def _broken(totals: Totals) -> str:
+    if not totals.broken:
+        return ""
+    return "## Broken infrastructure\n\n" + "\n\n".join(f"```\n{b.rstrip()}\n```" for b in totals.broken)
+
+
+def _properties(totals: Totals) -> str:
+    rows = []
+    for prop in totals.start.get("properties", []):
+        name = prop["name"]
+        ends = [status for (n, _), status in totals.status.items() if n == name]
+        state = next((s for s in ("failed", "broken", "interrupted", "held") if s in ends), "not run")
+        if prop["needs"]:
+            state = f"not asked: {prop['needs']}"
+        unit = "examples" if prop["kind"] == "kernel" else "comparisons"
+        rows.append(
+            [
+                name,
+                state,
+                f"{totals.examples[name]:,}",
+                f"{totals.comparisons[name]:,}",
+                f"{prop['floor']:,} {unit}",
+                f"{totals.replayed[name]}",
+                f"{totals.typical(name):.3f} s",
+                f"{totals.seconds[name]:.1f} s",
+            ]
+        )
+    heads = ["property", "result", "examples", "comparisons", "floor", "replayed", "median", "time"]
+    note = "\n\nAn example is a whole schedule that was compared; repeated and replayed ones are not counted."
+    return "## Properties\n\n" + table(heads, rows) + note if rows else ""
+
+
+def _dtypes(totals: Totals) -> str:
+    pairs = totals.start.get("pairs", [])
+    if not pairs:
+        return ""
+    rows = [[p, totals.pairs[p], "" if totals.pairs[p] >= PAIR_FLOOR else "below its floor"] for p in pairs]
+    out = totals.start.get("pairs_left_out", [])
+    tail = f"\n\nNot claimed by the target: {', '.join(out)}." if out else ""
+    head = f"## Input / cache dtypes (floor {PAIR_FLOOR} kernel examples each)\n\n"
+    return head + table(["pair", "examples", ""], rows) + tail
+
+
+def _ledger(totals: Totals) -> str:
+    rows = []
+    for e in totals.start.get("ledger", []):
+        if e["needs"] is not None:
+            rows.append([e["name"], "not claimed", "", "", e["needs"]])
+            continue
+        reached = {True: "yes", False: "**no**", None: "not run"}[totals.reached.get(e["name"])]
+        rows.append([e["name"], reached, totals.discovered[e["name"]], e["floor"], e["doc"]])
+    if not rows:
+        return ""
+    note = "Reached: an explicit witness ran through it. Discovered: examples of the random phase that saw it.\n\n"
+    return "## Ledger\n\n" + note + table(["event", "reached", "discovered", "floor", "what"], rows)
+
+
+def _tolerances(totals: Totals) -> str:
+    rows = []
+    for kind, histogram in sorted(totals.ratios.items()):
+        p99 = histogram.quantile(0.99)
+        slack = 1 / p99 if p99 else None
+        rows.append(
+            [
+                kind,
+                f"{histogram.count:,}",
+                f"{p99:.3g}",
+                f"{histogram.largest:.3g}",
+                "exact" if slack is None else f"{slack:.1f}",
+                f"**above {LOOSE:g}: too loose**" if slack is not None and slack > LOOSE else "",
+            ]
+        )
+    heads = ["tolerance", "compared", "p99 of error / tolerance", "largest", "tolerance / p99", ""]
+    return "## Tolerances against what was observed\n\n" + table(heads, rows) if rows else ""
+
+
+def limits(totals: Totals) -> list[str]:
+    """What this run did not reach, so that its green says nothing about it."""
+    start = totals.start
+    gpu = str(start.get("device", "cpu")).startswith("cuda")
+    found = [] if gpu else [
+        "Races between or inside programs: the interpreter runs one program at a time, in order.",
+        "Tensor-core rounding, tf32 and the compiler: products ran on a CPU.",
+        "CUDA graphs: no captured graph was replayed.",
+        "Speed, occupancy, and behaviour at the memory sizes of a GPU.",
+    ]
+    if gpu:
+        found.append(f"Any GPU but {start['device']}, and any capture of a CUDA graph that no property made.")
+    found += [
+        "Tensor parallelism, pipeline parallelism and several streams.",
+        "Speculative decoding: no rejected token was rolled back.",
+        "The serving engine around the layer: its scheduler, its hashes, its transfers of blocks.",
+    ]
+    if totals.largest[1]:
+        block, tokens, steps = totals.largest
+        found.append(f"Sizes beyond the largest drawn: block size {block}, {tokens} tokens, {steps} steps a case.")
+    found += [f"{p['name']} ({p['needs']})." for p in start.get("properties", []) if p["needs"]]
+    found += [f"Ledger event {e['name']} ({e['needs']})." for e in start.get("ledger", []) if e["needs"]]
+    if start.get("pairs_left_out"):
+        found.append(f"Pairs of dtypes that the target does not claim: {', '.join(start['pairs_left_out'])}.")
+    return found
+
+
+def _limits(totals: Totals) -> str:
+    return "## What green does not prove\n\n" + "\n".join(f"- {line}" for line in limits(totals))
+
+
+def _how(totals: Totals, run: RunFolder) -> str:
+    start = totals.start
+    again = f"gdn-apc fuzz --target {start.get('target', '?')} --seed {start.get('seed', '?')}"
+    lines = [
+        "## How to run it again",
+        "",
+        "The same cases (same versions; the clock decides how many under `--minutes` and `--smoke`):",
+        "",
+        f"    {again}{_flags(start)}",
+        "",
+        "One case: `gdn-apc replay PATH` with a file of `cases/`. "
+        f"Exit statuses: {', '.join(f'{s} {w.lower()}' for s, w in WORDS.items())}.",
+        "",
+        f"Run folder: `{run.path}`",
+    ]
+    return "\n".join(lines)
+
+
+def _flags(start: dict[str, Any]) -> str:
+    if start.get("smoke"):
+        return " --smoke"
+    if start.get("minutes"):
+        return f" --minutes {start['minutes']:g}"
+    flags = f" --budget {start['budget']}" if start.get("budget") else ""
+    return flags + (f" -n {start['shards']}" if start.get("shards", 1) > 1 else "")

@@ -1,0 +1,169 @@
+"""The run folder: everything that a campaign leaves behind, and nothing anywhere else.
+
+    .gdn-apc/runs/<time>/events.jsonl   source of truth, one line an event, appended as it happens
+                         cases/         failing cases, and the case that each worker is running now
+                         repro/         one script for each failing case
+                         summary.md     report.html   junit.xml (if asked)
+    .gdn-apc/examples/                  Hypothesis's example database
+
+Imports the standard library and ``fuzz.case`` only. Exercise it with ``pytest tests/fuzz/test_runs.py``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gdn_apc.fuzz.case import Case
+
+HOME = ".gdn-apc"
+
+REPRO = '''"""Replays one failing case: {headline}
+
+Needs the gdn_apc package and the target {target!r}. Run it with ``python {name}``; it exits with 1 while the
+case fails and with 0 once it holds.
+"""
+
+import sys
+
+from gdn_apc.fuzz.replay import replay_text
+
+CASE = r"""
+{text}
+"""
+
+if __name__ == "__main__":
+    sys.exit(replay_text(CASE, target={target!r}))
+'''
+
+
+def default_path(root: Path) -> Path:
+    """A new folder's name under ``root``, by local time to the second; a number is added if it exists."""
+    base = root / HOME / "runs" / time.strftime("%Y%m%d-%H%M%S")
+    path, count = base, 1
+    while path.exists():
+        count += 1
+        path = base.with_name(f"{base.name}-{count}")
+    return path
+
+
+def digest(case: Case) -> str:
+    """12 hex digits that identify a case: equal cases have equal digests on every machine."""
+    return hashlib.sha256(case.to_json().encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """One run folder. Several processes may append to it at once."""
+
+    path: Path
+
+    @property
+    def cases(self) -> Path:
+        """Where cases are kept."""
+        return self.path / "cases"
+
+    @property
+    def events_path(self) -> Path:
+        """The source of truth."""
+        return self.path / "events.jsonl"
+
+    @property
+    def summary_path(self) -> Path:
+        """The page for a pull request."""
+        return self.path / "summary.md"
+
+    def create(self) -> RunFolder:
+        """Make the folder; under ``.gdn-apc`` also a ``.gitignore``, so that no run is committed by accident."""
+        self.cases.mkdir(parents=True, exist_ok=True)
+        home = next((p for p in self.path.parents if p.name == HOME), None)
+        if home is not None and not (home / ".gitignore").exists():
+            (home / ".gitignore").write_text("*\n")
+        return self
+
+    def append(self, kind: str, **fields: Any) -> None:
+        """Add one event. A single write of one line, so that lines of several workers never mix."""
+        line = json.dumps({"event": kind, "time": round(time.time(), 3), **fields}, sort_keys=True) + "\n"
+        fd = os.open(self.events_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(fd, line.encode())
+        finally:
+            os.close(fd)
+
+    def events(self) -> list[dict[str, Any]]:
+        """All events so far. A last line that a kill cut short is left out; another broken line is an error."""
+        if not self.events_path.exists():
+            return []
+        lines = self.events_path.read_text().split("\n")
+        return [json.loads(line) for line in lines[:-1]]
+
+    def current_path(self, worker: str) -> Path:
+        """The case that ``worker`` is running."""
+        return self.cases / f"current-{worker}.json"
+
+    def journal(self, worker: str, text: str) -> None:
+        """Record the case about to run, so that a crash or a kill leaves it. Replaced whole, never half written."""
+        path = self.current_path(worker)
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(text)
+        os.replace(temporary, path)
+
+    def clear_journal(self, worker: str) -> None:
+        """The worker's case came to an end."""
+        self.current_path(worker).unlink(missing_ok=True)
+
+    def save_case(self, case: Case, provenance: Mapping[str, Any], suffix: str = "") -> Path:
+        """Write ``cases/<property>-<digest><suffix>.json`` and return its path."""
+        path = self.cases / f"{case.property}-{digest(case)}{suffix}.json"
+        path.write_text(case.to_json(**provenance))
+        return path
+
+    def save_repro(self, case: Case, provenance: Mapping[str, Any], headline: str) -> Path:
+        """Write ``repro/<property>-<digest>.py``, which replays the case by itself, and return its path."""
+        path = self.path / "repro" / f"{case.property}-{digest(case)}.py"
+        path.parent.mkdir(exist_ok=True)
+        clean = (
+            headline.replace("\\", "/").replace('"', "'").splitlines()[0][:90] if headline else "no message"
+        )
+        target = str(provenance.get("target", "native"))
+        path.write_text(
+            REPRO.format(headline=clean, target=target, name=path.name, text=case.to_json(**provenance))
+        )
+        return path
+
+
+def environment() -> dict[str, str]:
+    """Versions of everything but the target that may change a result, and the machine's kind."""
+    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+    for package in ("gdn-apc", "torch", "triton", "numpy", "hypothesis", "pytest"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def revision(folder: Path) -> str | None:
+    """The git revision that ``folder`` is a checkout of, ``+`` added if it has changes; None outside a checkout."""
+    try:
+        head = _git(folder, "rev-parse", "--short=12", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+" if changed else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()

@@ -1,0 +1,213 @@
+"""From events to a verdict: what a campaign did, whether that is enough, and what it does not prove.
+
+``Totals.of`` adds up ``events.jsonl``, ``verdict`` turns that into an exit status with its reasons. The page is
+written by ``fuzz/page.py``. Everything follows from the events, so a page can be made again from them alone.
+
+Imports the standard library and ``fuzz.ratios``. Exercise it with ``pytest tests/fuzz/test_runs.py``.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gdn_apc.fuzz.ratios import Histogram
+
+HELD, FAILED, INTERRUPTED, BROKEN, USAGE, INCOMPLETE = range(6)
+
+WORDS = {
+    HELD: "PASSED",
+    FAILED: "FAILED",
+    INTERRUPTED: "INTERRUPTED",
+    BROKEN: "BROKEN",
+    USAGE: "NOT RUN",
+    INCOMPLETE: "INCOMPLETE",
+}
+
+PAIR_FLOOR = 20
+KERNEL_FLOOR = 300
+"""Compared schedules of a default campaign: for each supported pair of dtypes, and in all (DESIGN.md, section 7)."""
+
+
+@dataclass
+class Totals:
+    """A campaign in numbers."""
+
+    start: dict[str, Any] = field(default_factory=dict)
+    end: dict[str, Any] = field(default_factory=dict)
+    examples: Counter[str] = field(default_factory=Counter)  # property → distinct compared cases
+    comparisons: Counter[str] = field(default_factory=Counter)
+    replayed: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)  # property → seconds, all shards together
+    each: dict[str, list[float]] = field(default_factory=dict)  # property → seconds of each example
+    pairs: Counter[str] = field(default_factory=Counter)  # "bf16/fp32" → kernel examples
+    discovered: Counter[str] = field(default_factory=Counter)  # ledger event → examples that saw it
+    reached: dict[str, bool] = field(default_factory=dict)  # ledger event → whether its witness reached it
+    ratios: dict[str, Histogram] = field(default_factory=dict)
+    largest: list[int] = field(default_factory=lambda: [0, 0, 0])  # block size, tokens, steps
+    status: dict[tuple[str, int], str] = field(default_factory=dict)  # (property, shard) → how it ended
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    usage: str = ""
+    canary: dict[str, Any] | None = None
+
+    @staticmethod
+    def of(events: Iterable[dict[str, Any]]) -> Totals:
+        """Add up a run's events. An event of an unknown kind is an error: nothing is dropped silently."""
+        totals = Totals()
+        for event in events:
+            try:
+                add = getattr(totals, f"_add_{event['event']}")
+            except AttributeError:
+                raise ValueError(f"event: unknown kind {event['event']!r} in events.jsonl") from None
+            add(event)
+        return totals
+
+    def _add_start(self, e: dict[str, Any]) -> None:
+        self.start = self.start or e  # every worker writes one
+
+    def _add_end(self, e: dict[str, Any]) -> None:
+        self.end = e
+
+    def _add_usage(self, e: dict[str, Any]) -> None:
+        self.usage = self.usage or e["message"]
+
+    def _add_broken(self, e: dict[str, Any]) -> None:
+        self.broken.append(e["message"])
+
+    def _add_canary(self, e: dict[str, Any]) -> None:
+        self.canary = e
+
+    def _add_witness(self, e: dict[str, Any]) -> None:
+        self.reached[e["name"]] = e["reached"]
+
+    def _add_example(self, e: dict[str, Any]) -> None:
+        name = e["property"]
+        self.examples[name] += 1
+        self.comparisons[name] += e["comparisons"]
+        self.each.setdefault(name, []).append(e["seconds"])
+        self.discovered.update({event: 1 for event, count in e["ledger"].items() if count > 0})
+        self.largest = [max(a, b) for a, b in zip(self.largest, e["size"])]
+        if self.kinds.get(name) == "kernel":
+            self.pairs[e["dtypes"]] += 1
+
+    def _add_ratios(self, e: dict[str, Any]) -> None:
+        for kind, record in e["ratios"].items():
+            self.ratios.setdefault(kind, Histogram()).merge(record)
+
+    def _add_found(self, e: dict[str, Any]) -> None:
+        self.failures.append({**e, "shrunk": "never finished: only the unshrunk case was saved"})
+
+    def _add_failure(self, e: dict[str, Any]) -> None:
+        same = (e["property"], e["shard"])
+        self.failures = [f for f in self.failures if (f["property"], f["shard"]) != same] + [e]
+
+    def _add_item(self, e: dict[str, Any]) -> None:
+        name = e["property"]
+        self.status[name, e["shard"]] = e["status"]
+        self.seconds[name] += e["seconds"]
+        self.replayed[name] += e["replayed"]
+        if e["status"] == "broken":
+            self.broken.append(e["message"])
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Kind of each property."""
+        return {p["name"]: p["kind"] for p in self.start.get("properties", [])}
+
+    def units(self, prop: dict[str, Any]) -> int:
+        """What a property's floor counts: examples of a kernel property, comparisons of the others."""
+        return (self.examples if prop["kind"] == "kernel" else self.comparisons)[prop["name"]]
+
+    def typical(self, name: str) -> float:
+        """Median seconds of an example."""
+        return statistics.median(self.each[name]) if self.each.get(name) else 0.0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The exit status and why."""
+
+    status: int
+    reasons: list[str]
+
+    @property
+    def word(self) -> str:
+        """One word for the status."""
+        return WORDS[self.status]
+
+
+def verdict(totals: Totals) -> Verdict:
+    """The exit status of DESIGN.md section 6. What makes the campaign itself untrustworthy comes first."""
+    reason = totals.end.get("reason")
+    missing = incomplete(totals)
+    if totals.usage:
+        return Verdict(USAGE, [totals.usage])
+    if reason is None:
+        return Verdict(INTERRUPTED, ["the campaign has not finished: it is running, or was killed"])
+    if totals.canary is not None and not totals.canary["ok"]:
+        return Verdict(BROKEN, [totals.canary["message"]])
+    if reason not in ("finished", "internal error"):
+        return Verdict(INTERRUPTED, [f"interrupted by {reason}", *_found(totals)])
+    if totals.failures:
+        return Verdict(FAILED, _found(totals))
+    if totals.broken or reason == "internal error":
+        return Verdict(BROKEN, [b.splitlines()[0] for b in totals.broken] or ["pytest reported an internal error"])
+    return Verdict(INCOMPLETE, missing) if missing else Verdict(HELD, ["every property held, the ledger is complete"])
+
+
+def _found(totals: Totals) -> list[str]:
+    return [f"{f['property']}: {f['message'].splitlines()[0]}" for f in totals.failures]
+
+
+def applicable(totals: Totals) -> list[dict[str, Any]]:
+    """The properties that the target's claims allow."""
+    return [p for p in totals.start.get("properties", []) if p["needs"] is None]
+
+
+def incomplete(totals: Totals) -> list[str]:
+    """Everything that keeps a campaign without failures from being a complete one."""
+    asked = applicable(totals)
+    reasons = []
+    if sum(totals.comparisons.values()) == 0:
+        reasons.append("nothing was compared")
+    left_out = sorted({p["name"] for p in asked} - set(totals.start.get("selected", [])))
+    if left_out:
+        reasons.append(f"not selected: {', '.join(left_out)}")
+    for prop in asked:
+        if prop["name"] not in left_out and totals.units(prop) < prop["floor"]:
+            unit = "examples" if prop["kind"] == "kernel" else "comparisons"
+            reasons.append(f"{prop['name']}: {totals.units(prop):,} {unit}, its floor is {prop['floor']:,}")
+    reasons += _incomplete_kernels(totals, [p for p in asked if p["kind"] == "kernel"])
+    reasons += _incomplete_ledger(totals)
+    if totals.canary is None:
+        reasons.append("the canary did not run")
+    return reasons
+
+
+def _incomplete_kernels(totals: Totals, kernels: list[dict[str, Any]]) -> list[str]:
+    """Floors over all kernel properties together: examples in all, and of each supported pair of dtypes."""
+    if not kernels:
+        return []
+    reasons = []
+    in_all, floor = sum(totals.pairs.values()), totals.start.get("kernel_floor", KERNEL_FLOOR)
+    if in_all < floor:
+        reasons.append(f"kernel properties: {in_all} examples in all, the floor is {floor}")
+    short = [p for p in totals.start.get("pairs", []) if totals.pairs[p] < PAIR_FLOOR]
+    if short:
+        counts = ", ".join(f"{p} {totals.pairs[p]}" for p in short)
+        reasons.append(f"pairs of input and cache dtype below {PAIR_FLOOR} examples: {counts}")
+    return reasons
+
+
+def _incomplete_ledger(totals: Totals) -> list[str]:
+    ledger = [e for e in totals.start.get("ledger", []) if e["needs"] is None]
+    missed = [e["name"] for e in ledger if not totals.reached.get(e["name"], False)]
+    below = [e for e in ledger if totals.discovered[e["name"]] < e["floor"]]
+    return ([f"ledger: not reached by a witness: {', '.join(missed)}"] if missed else []) + [
+        f"ledger: {e['name']} was discovered {totals.discovered[e['name']]} times, its floor is {e['floor']}"
+        for e in below
+    ]
