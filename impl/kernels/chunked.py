@@ -89,7 +89,7 @@ def prepare_kernel(
     BT: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, INVERSE: tl.constexpr, L2NORM: tl.constexpr,
 ):  # fmt: skip
     """w: [T, HV, K] and u: [T, HV, V] of every chunk, in the operand dtype. Grid (HV, chunks)."""
-    row, i, q0, n, m, start, end = chunk_of_row(
+    _row, _i, q0, n, m, start, end = chunk_of_row(
         tl.program_id(1), query_start_loc, num_computed_tokens, chunk_offsets, chunk_row, B, C, False
     )
     if m <= 1:

@@ -51,6 +51,33 @@ def _rows_before(
 
 
 @triton.jit
+def _write_window(
+    x, conv_state, table, column, boundary, mine, channel, n, q0, read_slot,
+    stride_x, stride_slot, stride_window, stride_channel,
+    W: tl.constexpr, WP: tl.constexpr, REACHES_BACK: tl.constexpr,
+):  # fmt: skip
+    """window(boundary) into the column's slot, if it is ours to write and the slot is not null."""
+    tail = tl.arange(0, WP)
+    wanted = (tail < W - 1) & mine
+    tile = _rows_before(
+        x, conv_state, boundary - (W - 1) + tail, channel, wanted, n, q0, read_slot,
+        stride_x, stride_slot, stride_window, stride_channel, W, REACHES_BACK,
+    )  # fmt: skip
+    slot = tl.load(table + column, mask=mine, other=0)
+    if REACHES_BACK:
+        # Every lane has read before any lane writes the slot that all of them read.
+        tl.debug_barrier()
+    tl.store(
+        conv_state
+        + slot.to(tl.int64) * stride_slot
+        + tail[:, None].to(tl.int64) * stride_window
+        + channel[None, :].to(tl.int64) * stride_channel,
+        tile.to(conv_state.dtype.element_ty),
+        mask=(wanted & (slot > 0))[:, None] & (channel >= 0)[None, :],
+    )
+
+
+@triton.jit
 def causal_conv1d_kernel(
     x, weight, bias, conv_state, y,
     query_start_loc, num_computed_tokens, read_slots, block_table, chunk_offsets, chunk_row,
@@ -68,7 +95,7 @@ def causal_conv1d_kernel(
     read_slot = tl.load(read_slots + row)
     channel = tl.program_id(1) * BD + tl.arange(0, BD)
     inside = channel < dim
-    channel = tl.where(inside, channel, -1)
+    channel = tl.where(inside, channel, -1)  # below 0: beyond the last
     # Chunk 0 also takes the tokens of later chunks that reach into the old window.
     own = n + W - 1
     if i == 0:
@@ -106,42 +133,19 @@ def causal_conv1d_kernel(
     # Windows. Chunk 0 writes every column whose window reaches before n, the first column last: its slot may
     # be the one that is read. Any other chunk writes the column that ends with it, if chunk 0 did not.
     table = block_table + row.to(tl.int64) * stride_table
-    tail = tl.arange(0, WP)
-    in_window = tail < W - 1
     if i == 0:
         for back in tl.static_range(W - 1):
             column = n // B + (W - 2 - back)
             boundary = tl.minimum((column + 1) * B, n + m)
             mine = (column * B < n + m) & ((back == W - 2) | (boundary < own)) & (column < num_columns)
-            at = boundary - (W - 1) + tail
-            tile = _rows_before(
-                x, conv_state, at, channel, in_window & mine, n, q0, read_slot,
-                stride_x, stride_slot, stride_window, stride_channel, W, True,
+            _write_window(
+                x, conv_state, table, column, boundary, mine, channel, n, q0, read_slot,
+                stride_x, stride_slot, stride_window, stride_channel, W, WP, True,
             )  # fmt: skip
-            slot = tl.load(table + column, mask=mine, other=0)
-            # Every lane has read before any lane writes the slot that all of them read.
-            tl.debug_barrier()
-            tl.store(
-                conv_state
-                + slot.to(tl.int64) * stride_slot
-                + tail[:, None].to(tl.int64) * stride_window
-                + channel[None, :].to(tl.int64) * stride_channel,
-                tile.to(conv_state.dtype.element_ty),
-                mask=(in_window & mine & (slot > 0))[:, None] & inside[None, :],
-            )
     else:
         column = (end - 1) // B
         mine = ((end % B == 0) | (end == n + m)) & (column > n // B) & (end >= own) & (column < num_columns)
-        tile = _rows_before(
-            x, conv_state, end - (W - 1) + tail, channel, in_window & mine, n, q0, read_slot,
-            stride_x, stride_slot, stride_window, stride_channel, W, False,
+        _write_window(
+            x, conv_state, table, column, end, mine, channel, n, q0, read_slot,
+            stride_x, stride_slot, stride_window, stride_channel, W, WP, False,
         )  # fmt: skip
-        slot = tl.load(table + column, mask=mine, other=0)
-        tl.store(
-            conv_state
-            + slot.to(tl.int64) * stride_slot
-            + tail[:, None].to(tl.int64) * stride_window
-            + channel[None, :].to(tl.int64) * stride_channel,
-            tile.to(conv_state.dtype.element_ty),
-            mask=(in_window & mine & (slot > 0))[:, None] & inside[None, :],
-        )
