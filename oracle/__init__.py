@@ -3,6 +3,8 @@
 Imports nothing else of this project, no Triton, no vLLM. Exercise it with ``pytest tests/oracle``.
 """
 
+from gdn_apc.oracle.cache import StepResult, Write, conv_step, core_step, delta_step, split_qkv
+from gdn_apc.oracle.compare import Comparison, check, ratios
 from gdn_apc.oracle.conv import causal_conv1d, silu, window_after
 from gdn_apc.oracle.delta_rule import l2norm, recurrence
 from gdn_apc.oracle.dtypes import DTYPES, dtype_name, half_ulp, round_to, torch_dtype, unit_roundoff
@@ -12,17 +14,26 @@ from gdn_apc.oracle.wy import chunked
 
 __all__ = [
     "DTYPES",
+    "Comparison",
+    "StepResult",
+    "Write",
     "block_indices",
     "causal_conv1d",
+    "check",
     "chunked",
+    "conv_step",
+    "core_step",
+    "delta_step",
     "dtype_name",
     "gates",
     "half_ulp",
     "l2norm",
+    "ratios",
     "recurrence",
     "round_to",
     "silu",
     "softplus",
+    "split_qkv",
     "torch_dtype",
     "unit_roundoff",
     "window_after",

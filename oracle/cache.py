@@ -1,0 +1,241 @@
+"""What a step must compute and leave in the cache: one row of a batch, from the bits of the slot that it read.
+
+A step takes a request from n to n + m tokens. It writes, for every block j that holds one of its tokens,
+state(min((j+1)B, n+m)) and window(min((j+1)B, n+m)) (DESIGN.md, section 3), and carries on at each boundary from
+the value that it stored, rounded to the cache's dtype (section 4.3).
+
+Imports torch and ``oracle``. Exercise it with ``pytest tests/oracle/test_cache.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from gdn_apc.oracle.compare import FLOOR, output_tolerance, state_tolerance, stored
+from gdn_apc.oracle.conv import causal_conv1d, window_after
+from gdn_apc.oracle.delta_rule import advance, check_inputs, prepare
+from gdn_apc.oracle.dtypes import round_to
+from gdn_apc.oracle.gates import gates
+from gdn_apc.oracle.perturb import Copies, Inputs
+
+
+class Write(NamedTuple):
+    """What a step leaves in one column: ``state: [HV, V, K]`` before it is rounded to the cache's dtype, or None;
+    ``window: [W − 1, D]``, an exact copy of inputs, or None."""
+
+    state: torch.Tensor | None
+    window: torch.Tensor | None
+
+
+@dataclass
+class StepResult:
+    """A step's exact results, float64.
+
+    ``o``: [m, HV, V], or ``y``'s [m, D] for a convolution, not rounded; ``o_tol``: its tolerance, same shape.
+    ``writes``: what the step leaves in each column from first to last scheduled; ``state_tol``: tolerance of the
+    states there, [HV, V, K] each. Tolerances include the rounding to the stored dtype.
+    """
+
+    o: torch.Tensor
+    o_tol: torch.Tensor
+    writes: dict[int, Write] = field(default_factory=dict)
+    state_tol: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+def segments(n: int, m: int, B: int, C: int) -> list[tuple[int, list[tuple[int, int]]]]:
+    """The step's columns and the chunks in each: (column, [(start, end), …]) in tokens of the step."""
+    found: list[tuple[int, list[tuple[int, int]]]] = []
+    for p in range(n, n + m):
+        column, offset = p // B, p % B
+        if not found or found[-1][0] != column:
+            found.append((column, []))
+        chunks = found[-1][1]
+        if not chunks or offset % C == 0:
+            chunks.append((p - n, p - n + 1))
+        else:
+            chunks[-1] = (chunks[-1][0], p - n + 1)
+    return found
+
+
+def _check_step(n: int, m: int, block_size: int, chunk_size: int, carried: object, name: str) -> None:
+    """Raise ``ValueError`` for impossible counts, or state or window where none may be (or none where one must)."""
+    if n < 0 or m < 0 or block_size < 1 or chunk_size < 1:
+        raise ValueError(
+            f"n, m, block_size, chunk_size: are {n}, {m}, {block_size}, {chunk_size}; "
+            "expected counts of 0 or more and sizes of 1 or more"
+        )
+    if (carried is not None) != (n > 0) and m > 0:
+        raise ValueError(
+            f"{name}: is {'given' if carried is not None else 'None'} with n = {n}; "
+            "a row reads its slot exactly if n > 0"
+        )
+
+
+def delta_step(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    *,
+    n: int,
+    block_size: int,
+    chunk_size: int,
+    state: torch.Tensor | None,
+    dtypes: tuple[str, str],
+    scale: float | None = None,
+    use_qk_l2norm: bool = False,
+) -> StepResult:
+    """The delta rule of one row: m = q.shape[0] tokens after n.
+
+    ``q, k: [m, H, K]``, ``v: [m, HV, V]``, ``g, beta: [m, HV]`` in their own dtypes, taken as exact;
+    ``state: [HV, V, K]``, the bits that the row read, None if and only if n = 0; ``dtypes``: names of the input
+    and the state dtype.
+    """
+    check_inputs(q, k, v, g, beta, state)
+    m = v.shape[0]
+    _check_step(n, m, block_size, chunk_size, state, "state")
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    group = v.shape[1] // q.shape[1]
+    raw_q, raw_k = (x.double().repeat_interleave(group, dim=1)[None] for x in (q, k))
+    disturbed = Inputs(
+        raw_q, raw_k, v.double()[None], g.double()[None], beta.double()[None], scale, use_qk_l2norm
+    )
+    exact = prepare(q, k, v, g, beta, scale, use_qk_l2norm, torch.float64)
+    return _delta_step(exact, disturbed, n, block_size, chunk_size, state, dtypes)
+
+
+def _delta_step(
+    exact: Sequence[torch.Tensor],
+    disturbed: Inputs,
+    n: int,
+    block_size: int,
+    chunk_size: int,
+    state: torch.Tensor | None,
+    dtypes: tuple[str, str],
+) -> StepResult:
+    q, k, v, g, beta = exact
+    m, HV, V = v.shape
+    S = v.new_zeros(HV, V, q.shape[-1]) if state is None else state.double().clone()
+    o = torch.empty_like(v)
+    if m == 0:
+        return StepResult(o, o.clone())
+    copies = Copies(disturbed, dtypes[0], S)
+    result = StepResult(o, torch.empty_like(o))
+    magnitude = torch.maximum(S.abs().amax((1, 2), keepdim=True), v.abs().amax((0, 2))[:, None, None])
+    deviations = []
+    decay, beta = (x[:, :, None, None] for x in (torch.exp(g), beta))
+    columns = [x[..., None] for x in (q, k, v)]
+    for column, chunks in segments(n, m, block_size, chunk_size):
+        for start, end in chunks:
+            for t in range(start, end):
+                o[t] = advance(S, *(x[t] for x in columns), decay[t], beta[t])[..., 0]
+            deviations.append((copies.token() if m == 1 else copies.chunk(start, end)) - o[start:end])
+        tolerance = state_tolerance(copies.deviation(S), magnitude)
+        result.state_tol[column] = stored(tolerance, S, dtypes[1])
+        result.writes[column] = Write(S.clone(), None)
+        copies.persist(S, dtypes[1])
+        S = round_to(S, dtypes[1])
+    result.o_tol = stored(output_tolerance(torch.cat(deviations, 1), magnitude[None, :, :, 0]), o, dtypes[0])
+    return result
+
+
+def conv_step(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    n: int,
+    block_size: int,
+    window: torch.Tensor | None,
+    activation: str | None,
+    dtype: str,
+) -> StepResult:
+    """The convolution of one row. ``x: [m, D]``, ``window: [W − 1, D]``, None if and only if n = 0."""
+    _check_step(n, x.shape[0], block_size, 1, window, "window")
+    W = weight.shape[1]
+    y = causal_conv1d(x, weight, bias, window, activation)
+    result = StepResult(y, stored(conv_tolerance(x, weight, bias, window, activation, y), y, dtype))
+    for column, chunks in segments(n, x.shape[0], block_size, block_size):
+        result.writes[column] = Write(None, window_after(x, window, chunks[-1][1], W))
+    return result
+
+
+def conv_tolerance(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    window: torch.Tensor | None,
+    activation: str | None,
+    y: torch.Tensor,
+) -> torch.Tensor:
+    """Tolerance of ``y`` before it is stored: W + 1 roundings of an fp32 sum, then SiLU's exp and division."""
+    absolute = causal_conv1d(
+        x.abs(), weight.abs(), None if bias is None else bias.abs(), None if window is None else window.abs()
+    )
+    tolerance = (weight.shape[1] + 1) * 2.0**-24 * absolute
+    if activation == "silu":
+        # |silu'| < 1.1; sigmoid(z) near e^z for very negative z, so its relative error grows with |z|.
+        tolerance = 1.1 * tolerance + 2.0**-23 * (2 + absolute) * y.abs()
+    return tolerance + FLOOR * (1 + absolute)
+
+
+def core_step(
+    x: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    params: Any,
+    *,
+    n: int,
+    block_size: int,
+    chunk_size: int,
+    state: torch.Tensor | None,
+    window: torch.Tensor | None,
+    dtypes: tuple[str, str],
+) -> StepResult:
+    """The GDN core of one row: convolution, y rounded to the input dtype, gates, delta rule.
+
+    ``x: [m, D]``, ``a, b: [m, HV]``; ``params``: the fields of ``fuzz.targets.base.Layer``.
+    """
+    conv = conv_step(
+        x,
+        params.conv_weight,
+        params.conv_bias,
+        n=n,
+        block_size=block_size,
+        window=window,
+        activation=params.activation,
+        dtype=dtypes[0],
+    )
+    y = round_to(conv.o, dtypes[0])
+    q, k, v = split_qkv(y, params.H, params.HV, params.K, params.V)
+    g, beta = gates(a, b, params.A_log, params.dt_bias)
+    result = delta_step(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        n=n,
+        block_size=block_size,
+        chunk_size=chunk_size,
+        state=state,
+        dtypes=dtypes,
+        scale=params.scale,
+        use_qk_l2norm=params.use_qk_l2norm,
+    )
+    for column, write in conv.writes.items():
+        result.writes[column] = Write(result.writes[column].state, write.window)
+    return result
+
+
+def split_qkv(
+    y: torch.Tensor, H: int, HV: int, K: int, V: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``y: [T, D]``, channels q, k, v side by side → ``q, k: [T, H, K]``, ``v: [T, HV, V]``."""
+    q, k, v = y.split([H * K, H * K, HV * V], dim=-1)
+    return q.unflatten(-1, (H, K)), k.unflatten(-1, (H, K)), v.unflatten(-1, (HV, V))

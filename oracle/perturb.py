@@ -1,0 +1,205 @@
+"""How far a correct kernel may be from the exact values: the step run several times with every rounding disturbed.
+
+A closed bound on the error of a chunked kernel is either far too wide (worst cases added up over hundreds of
+roundings) or wrong (independent errors assumed where keys repeat and errors line up). So the errors are propagated
+by the algorithm itself, as in stochastic arithmetic (Vignes, "A stochastic arithmetic for reliable scientific
+computation", 1993): ``REPLICAS`` copies of the step run in float64, and wherever the contract lets a kernel round
+(DESIGN.md section 4.1), each copy disturbs the value by a random relative error of that rounding's size. The
+first copy rounds the way hardware does, so that errors which repeat with the data add up as they would in a kernel,
+and turns every rounding of a stored value that lies so near a tie that a correct kernel might round it the other way.
+
+The spread of the copies around the exact values depends on the inputs, the dtypes and the exact values, never on
+what a target computed; the random numbers are the same in every call. ``oracle.compare`` makes tolerances of it.
+
+Where values are rounded, chunk path (equations of ``oracle.wy``): operands of every product to the operand dtype
+(bf16 for bf16 inputs, tf32 for fp16 inputs, "fp32" for fp32 inputs, which allows three tf32 products in place of
+one); sums of g to fp32; the state to the cache's dtype at every boundary. One-token path: fp32 throughout.
+
+Imports torch and ``oracle``. Exercise it with ``pytest tests/oracle/test_tightness.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gdn_apc.oracle.delta_rule import L2_EPSILON
+from gdn_apc.oracle.dtypes import half_ulp, round_to
+
+REPLICAS = 4
+
+OPERAND = {"bf16": "bf16", "fp16": "tf32", "fp32": "fp32"}
+"""Operand dtype of a chunk kernel's products, by input dtype."""
+
+# Random relative error of an operand, ±: 3/4 of the unit roundoff has the variance of rounding to nearest.
+# fp32 stands for three tf32 products or an fp32 sum over K terms, both some 2^-22.
+_OPERAND_ERROR = {"bf16": 0.75 * 2.0**-8, "tf32": 1.5 * 2.0**-11, "fp32": 2.0**-22}
+_FP32 = 2.0**-24
+_FP32_SUM = 2.0**-23  # a sum of K products in fp32, relative to each product
+_EXP = 2.0**-22  # exp, log and division as GPUs compute them
+
+
+_TABLE: dict[torch.device, torch.Tensor] = {}
+_HALF = 1 << 20
+
+
+class _Noise:
+    """Uniform random numbers in [−1, 1] from one fixed table, the same sequence for every step."""
+
+    def __init__(self, device: torch.device):
+        if device not in _TABLE:
+            generator = torch.Generator().manual_seed(20_240_917)
+            _TABLE[device] = (torch.rand(2 * _HALF, generator=generator, dtype=torch.float64) * 2 - 1).to(
+                device
+            )
+        self._table, self._at = _TABLE[device], 0
+
+    def like(self, x: torch.Tensor) -> torch.Tensor:
+        """As many as x has, in x's shape."""
+        count, start = x.numel(), self._at
+        self._at = (start + count + 1) % _HALF
+        if count > _HALF:
+            return self._table[start : start + _HALF].repeat(-(-count // _HALF))[:count].view(x.shape)
+        return self._table[start : start + count].view(x.shape)
+
+    def relative(self, x: torch.Tensor, size: float) -> torch.Tensor:
+        """``x`` with a relative error of up to ±size in each element."""
+        return torch.addcmul(x, x, self.like(x), value=size)
+
+
+def _hardware_round(x: torch.Tensor, operand: str) -> torch.Tensor:
+    """``x`` as a tensor core sees it: bf16 to nearest, tf32 cut off after ten bits, fp32 with its errors on one side."""
+    if operand == "bf16":
+        return x.to(torch.bfloat16).to(x.dtype)
+    if operand == "tf32":
+        bits = x.to(torch.float32).view(torch.int32) & ~0x1FFF
+        return bits.view(torch.float32).to(x.dtype)
+    return x * (1 - 2.0**-23)
+
+
+@dataclass
+class Inputs:
+    """A step's inputs, prepared, in float64: what ``delta_rule.prepare`` returns and how it came about.
+
+    ``q, k: [R or 1, m, HV, K]`` before normalisation, ``v: [R or 1, m, HV, V]``, ``g, beta: [R or 1, m, HV]``;
+    a leading axis of 1 means that all copies get the same inputs.
+    """
+
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    g: torch.Tensor
+    beta: torch.Tensor
+    scale: float
+    use_qk_l2norm: bool
+
+
+class Copies:
+    """The disturbed copies of one step. Feed it chunk by chunk, or one token; all copies and heads share axis 0."""
+
+    def __init__(self, inputs: Inputs, input_dtype: str, state: torch.Tensor):
+        self.operand = OPERAND[input_dtype]
+        self.HV = state.shape[0]
+        self.noise = _Noise(state.device)
+        self.state = state.repeat(REPLICAS, 1, 1)  # [R·HV, V, K]
+        self.one_token = inputs.v.shape[1] == 1
+        q, k = inputs.q, inputs.k
+        if inputs.use_qk_l2norm:
+            q, k = (self._normalise(x) for x in (q, k))
+        self.q = self._spread(q * inputs.scale)
+        self.k = self._spread(k)
+        if not self.one_token and (inputs.use_qk_l2norm or self.operand == "fp32"):
+            self.q, self.k = self._operand(self.q), self._operand(self.k)
+        self.v = self._spread(inputs.v)
+        self.g, self.beta = (self._spread(x[..., None])[..., 0] for x in (inputs.g, inputs.beta))
+
+    def _normalise(self, x: torch.Tensor) -> torch.Tensor:
+        """The L2 norm with an fp32 reciprocal root: one relative error a vector."""
+        x = x.expand(REPLICAS, *x.shape[1:])
+        inverse = torch.rsqrt((x * x).sum(-1, keepdim=True) + L2_EPSILON)
+        return x * self.noise.relative(inverse, _FP32_SUM)
+
+    def _spread(self, x: torch.Tensor) -> torch.Tensor:
+        """``[R or 1, m, HV, n]`` → ``[R·HV, m, n]``."""
+        x = x.expand(REPLICAS, *x.shape[1:])
+        return x.transpose(1, 2).reshape(-1, x.shape[1], x.shape[3])
+
+    def _operand(self, x: torch.Tensor) -> torch.Tensor:
+        """``x: [R·HV, …]`` rounded to the operand dtype: as hardware does in the first copy, at random in the others."""
+        out = self.noise.relative(x, _OPERAND_ERROR[self.operand])
+        out[: self.HV] = _hardware_round(x[: self.HV], self.operand)
+        return out
+
+    def chunk(self, start: int, end: int) -> torch.Tensor:
+        """Tokens ``start`` to ``end`` of the step by equations (7) to (10); returns ``o: [R, end − start, HV, V]``."""
+        r, noise = self._operand, self.noise
+        q, k, v, g, beta = (x[:, start:end] for x in (self.q, self.k, self.v, self.g, self.beta))
+        G = g.cumsum(-1)
+        # 2^-24 · max|cumsum g|, and the roundings of a running sum walk at random.
+        G = G + noise.like(G) * (2.5 * _FP32 * G.abs().amax(-1, keepdim=True))
+        D = torch.exp(G[:, :, None] - G[:, None, :]).tril()
+        from_start, beta = torch.exp(G)[..., None], beta[..., None]
+        T = torch.eye(end - start, dtype=G.dtype, device=G.device)
+        if end - start > 1:
+            A = noise.relative((beta * D * (k @ k.mT)).tril(-1), _EXP)  # (7)
+            T = r(torch.linalg.solve_triangular(T + A, T.expand_as(A), upper=False, unitriangular=True))
+            T.diagonal(dim1=-2, dim2=-1).fill_(1.0)  # exactly 1 in any dtype
+            W = T @ r(beta * from_start * k)
+            U = T @ r(beta * v)
+        else:
+            W, U = r(beta * from_start * k), r(beta * v)
+        S = r(self.state)
+        U = U - r(W) @ S.mT  # (8)
+        P = D * (q @ k.mT)
+        o = from_start * (q @ S.mT) + r(P) @ r(U)  # (9)
+        to_end = torch.exp(G[:, -1:] - G)[..., None]
+        kept = noise.relative(from_start[:, -1:] * self.state, _EXP)
+        self.state = torch.baddbmm(kept, r(to_end * U).mT, k)  # (10)
+        return o.view(REPLICAS, self.HV, *o.shape[1:]).transpose(1, 2)
+
+    def token(self) -> torch.Tensor:
+        """The only token of the step by equations (1) to (4), fp32 throughout; returns ``o: [R, 1, HV, V]``."""
+        noise = self.noise
+        decay = noise.relative(torch.exp(self.g), _EXP)[..., None]
+        S = noise.relative(self.state * decay, _FP32)  # (1)
+        answer = (noise.relative(S, _FP32_SUM) * self.k).sum(-1)  # S k: [R·HV, V]
+        u = self.beta * (self.v[:, 0] - answer)  # (2)
+        S = noise.relative(S + noise.relative(u, _FP32_SUM)[..., None] * self.k, _FP32)  # (3)
+        self.state = S
+        o = (noise.relative(S, _FP32_SUM) * self.q).sum(-1)  # (4)
+        return o.view(REPLICAS, 1, self.HV, -1)
+
+    def deviation(self, exact: torch.Tensor) -> torch.Tensor:
+        """The copies' states minus the exact one: [R, HV, V, K]."""
+        return self.state.view(REPLICAS, *exact.shape) - exact
+
+    def persist(self, exact: torch.Tensor, state_dtype: str) -> None:
+        """Round the copies' states to the cache's dtype at a boundary, where ``exact`` is the unrounded exact state.
+
+        The first copy takes the other neighbour wherever the exact value is so near a tie that a correct kernel
+        may: such turns are rare and large beside the errors that cause them, so chance alone would miss them.
+        """
+        deviation = self.deviation(exact)[1:].abs()
+        self.state = round_to(self.state, state_dtype)
+        if state_dtype == "fp32":
+            return
+        near = 6 * deviation.mean((0, -1), keepdim=True)[0] + 2 * deviation.amax(0)
+        self.state[: self.HV] = other_neighbour(exact, near, self.state[: self.HV], state_dtype)
+
+
+def other_neighbour(
+    exact: torch.Tensor, near: torch.Tensor, rounded: torch.Tensor, dtype: str
+) -> torch.Tensor:
+    """``rounded`` moved one ulp across the tie wherever it equals round(exact) and the tie is within ``near`` of exact."""
+    expected = round_to(exact, dtype)
+    room = half_ulp(exact, dtype)
+    towards = torch.sign(exact - expected)
+    turns = (room - (exact - expected).abs() <= near) & (rounded == expected)
+    return torch.where(turns, expected + 2 * room * towards, rounded)
+
+
+def scale_of(deviation: torch.Tensor, over: Sequence[int]) -> torch.Tensor:
+    """Root mean square of ``deviation`` over the axes ``over``, which stay as 1."""
+    return deviation.square().mean(list(over), keepdim=True).sqrt()
