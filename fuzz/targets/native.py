@@ -1,0 +1,128 @@
+"""Our own implementation as targets: ``native`` (Triton, interpreted where there is no GPU) and ``native-torch``.
+
+Imports torch and ``impl``; kernels when the first batch runs. Exercise it with ``pytest tests/fuzz/test_targets.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+
+import torch
+
+from gdn_apc import impl
+from gdn_apc.fuzz.targets.base import Batch, Claims, Layer, Target
+
+
+class NativeTarget(Target):
+    """``gdn_apc.impl`` through its Triton kernels. The packed tensors may be longer than the batch's tokens."""
+
+    name = "native"
+    backend = "triton"
+    claims = Claims()
+
+    def __init__(self) -> None:
+        if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+            from gdn_apc.fuzz import interpreter
+
+            interpreter.activate()
+
+    def versions(self) -> dict[str, str]:
+        """torch, and triton if it is installed."""
+        try:
+            return {"torch": torch.__version__, "triton": importlib.metadata.version("triton")}
+        except importlib.metadata.PackageNotFoundError:
+            return {"torch": torch.__version__}
+
+    def metadata(self, batch: Batch) -> dict[str, torch.Tensor]:
+        meta = self._metadata(batch, int(batch.query_start_loc[-1]))
+        return {f.name: getattr(meta, f.name) for f in dataclasses.fields(meta)}
+
+    def conv(self, layer: Layer, x: torch.Tensor, conv_state: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return impl.causal_conv1d(
+            x,
+            layer.conv_weight,
+            layer.conv_bias,
+            conv_state,
+            self._metadata(batch, x.shape[0]),
+            activation=layer.activation,
+            backend=self.backend,
+        )
+
+    def delta(
+        self,
+        layer: Layer,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        ssm_state: torch.Tensor,
+        batch: Batch,
+    ) -> torch.Tensor:
+        return impl.gated_delta_rule(
+            q,
+            k,
+            v,
+            g,
+            beta,
+            ssm_state,
+            self._metadata(batch, q.shape[0]),
+            scale=layer.scale,
+            use_qk_l2norm=layer.use_qk_l2norm,
+            backend=self.backend,
+        )
+
+    def core(
+        self,
+        layer: Layer,
+        x: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        conv_state: torch.Tensor,
+        ssm_state: torch.Tensor,
+        batch: Batch,
+    ) -> torch.Tensor:
+        return impl.gdn_core(
+            x,
+            a,
+            b,
+            layer.conv_weight,
+            layer.conv_bias,
+            layer.A_log,
+            layer.dt_bias,
+            conv_state,
+            ssm_state,
+            self._metadata(batch, x.shape[0]),
+            num_k_heads=layer.H,
+            head_k_dim=layer.K,
+            scale=layer.scale,
+            use_qk_l2norm=layer.use_qk_l2norm,
+            activation=layer.activation,
+            backend=self.backend,
+        )
+
+    def _metadata(self, batch: Batch, num_tokens: int) -> impl.BlockIndexMetadata:
+        return impl.build_metadata(
+            batch.seq_lens,
+            batch.query_start_loc,
+            batch.block_table,
+            block_size=batch.block_size,
+            chunk_size=batch.chunk_size,
+            max_query_len=batch.max_query_len,
+            num_tokens=num_tokens,
+        )
+
+
+class NativeTorchTarget(NativeTarget):
+    """``gdn_apc.impl`` through its plain PyTorch path, on the CPU."""
+
+    name = "native-torch"
+    backend = "torch"
+
+    def __init__(self) -> None:
+        pass
+
+    def device(self) -> torch.device:
+        return torch.device("cpu")
