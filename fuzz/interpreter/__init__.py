@@ -33,7 +33,7 @@ def activate(
     """Make this process interpret every Triton kernel decorated from now on. Calling it again changes the switches.
 
     ``bounds``: a load or store outside every tensor of the launch raises :class:`OutOfBounds`.
-    ``overflow_check``: integer overflow raises (slow). ``tf32``: products that allow tf32 lose 13 bits of their
+    ``overflow_check``: integer overflow and a failed ``tl.device_assert`` raise (slow). ``tf32``: products that allow tf32 lose 13 bits of their
     fp32 operands. ``undefined``: masked-off lanes of a load without ``other`` yield "zero", or "poison" (NaN).
 
     Raises ``UnsupportedTriton`` for a triton version that is not known, ``RuntimeError`` if triton or kernels
@@ -47,7 +47,9 @@ def activate(
     SETTINGS.undefined = undefined
     import triton.runtime.interpreter as stock
 
-    stock.interpreter_builder.options = stock.InterpreterOptions(sanitize_overflow=overflow_check)
+    # Without debug, the stock interpreter computes every overflow check and then ignores it.
+    options = stock.InterpreterOptions(debug=overflow_check, sanitize_overflow=overflow_check)
+    stock.interpreter_builder.options = options
 
 
 def is_active() -> bool:

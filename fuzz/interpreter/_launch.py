@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import inspect
 import random
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 import torch
-import triton
 import triton.language as tl
 import triton.runtime.interpreter as stock
 from triton.runtime.autotuner import Autotuner
@@ -35,6 +35,7 @@ from gdn_apc.fuzz.interpreter._types import scalar
 _stock_convert = stock._implicit_cvt
 _pointer_types: dict[torch.dtype, tl.dtype] = {}
 _signatures: dict = {}
+_executors: dict = {}
 
 
 def _tensors(name: str, value):
@@ -57,18 +58,40 @@ def _convert(arg):
         if dtype is None:
             dtype = _pointer_types[arg.dtype] = tl.str_to_ty(mangle_type(arg), None)
         return scalar(np.array([arg.data_ptr()], np.uint64), dtype)
+    if type(arg) is int and -(2**31) <= arg < 2**31:
+        return scalar(np.array([arg], np.int32), tl.int32)
     if isinstance(arg, float):
         return scalar(np.array([arg], np.float32), tl.float32)
     return _stock_convert(arg)
 
 
-def _signature(fn, arg_names, constexprs):
-    """``(parameter names, names of constexprs)``, looked up once a function."""
+@dataclass
+class _Signature:
+    """What a launch needs to know of a kernel, looked up once."""
+
+    names: tuple[str, ...]
+    defaults: dict
+    constexprs: frozenset[str]
+
+    def bind(self, args: tuple, kwargs: dict) -> dict:
+        """Arguments by name, in the order of the parameters; options such as num_warps are dropped."""
+        passed = {**self.defaults, **dict(zip(self.names, args)), **kwargs}
+        missing = [n for n in self.names if n not in passed]
+        if missing or len(args) > len(self.names):
+            raise TypeError(
+                f"launch: expected the arguments {self.names}; missing {missing}, {len(args)} given by position"
+            )
+        return {n: passed[n] for n in self.names}
+
+
+def _signature(executor) -> _Signature:
     try:
-        return _signatures[fn]
+        return _signatures[executor.fn]
     except KeyError:
-        entry = (frozenset(inspect.getfullargspec(fn).args), frozenset(constexprs))
-        _signatures[fn] = entry
+        parameters = inspect.signature(executor.fn).parameters
+        defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+        entry = _Signature(tuple(parameters), defaults, frozenset(executor.constexprs))
+        _signatures[executor.fn] = entry
         return entry
 
 
@@ -101,9 +124,8 @@ def _run(fn, args: dict, grid: tuple[int, int, int]) -> None:
 
 def _launch(self, *args_dev, **kwargs):
     """Replaces ``GridExecutor.__call__``."""
-    names, constexprs = _signature(self.fn, self.arg_names, self.constexprs)
-    kwargs = {k: v for k, v in kwargs.items() if k in names}
-    passed = inspect.getcallargs(self.fn, *args_dev, **kwargs)
+    signature = _signature(self)
+    passed = signature.bind(args_dev, kwargs)
     grid = self.grid(dict(passed)) if callable(self.grid) else self.grid
     on_host = all(t.device.type == "cpu" for n, v in passed.items() for _, t in _tensors(n, v))
     hosted = passed
@@ -119,13 +141,26 @@ def _launch(self, *args_dev, **kwargs):
     if SETTINGS.races:
         _races.start(CURRENT.spans)
     try:
-        args = {n: v if n in constexprs else _convert(v) for n, v in hosted.items()}
+        args = {n: v if n in signature.constexprs else _convert(v) for n, v in hosted.items()}
         with np.errstate(all="ignore"):  # hardware has no floating-point warnings
             _run(self.fn, args, grid + (1,) * (3 - len(grid)))
     finally:
         CURRENT.kernel, CURRENT.program, CURRENT.spans = outer
     if not on_host:
         self._restore_args_dev([], [], passed, hosted)
+
+
+def _run_kernel(self, *args, grid, warmup, **kwargs):
+    """Replaces ``InterpretedFunction.run``: one executor a kernel."""
+    if warmup:
+        return
+    executor = _executors.get(self)
+    if executor is None:
+        executor = _executors[self] = stock.GridExecutor(
+            self.rewrite(), self.arg_names, grid, self.pre_run_hooks
+        )
+    executor.grid = grid
+    executor(*args, **kwargs)
 
 
 def _first_configuration(self, *args, **kwargs):
@@ -139,5 +174,5 @@ def _first_configuration(self, *args, **kwargs):
 def install() -> None:
     """Replace the interpreter's launch and the autotuner's choice."""
     stock.GridExecutor.__call__ = _launch
+    stock.InterpretedFunction.run = _run_kernel
     Autotuner.run = _first_configuration
-    assert triton.knobs.runtime.interpret

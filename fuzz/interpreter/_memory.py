@@ -21,6 +21,7 @@ from gdn_apc.fuzz.interpreter._bf16 import BF16, np_dtype
 from gdn_apc.fuzz.interpreter._settings import SETTINGS, OutOfBounds
 
 _U16 = np.dtype(np.uint16)
+_min, _max = np.minimum.reduce, np.maximum.reduce
 
 
 @dataclass
@@ -102,7 +103,7 @@ def _complain(pointers: np.ndarray, size: int, what: str) -> None:
 
 def _locate(pointers: np.ndarray, size: int) -> tuple[Span, np.ndarray] | None:
     """The one span that holds all of ``pointers``, and their element indices in it; None if there is no such span."""
-    lo, hi = int(pointers.min()), int(pointers.max())
+    lo, hi = int(_min(pointers, axis=None)), int(_max(pointers, axis=None))
     span = _find(lo, hi + size)
     if span is None:
         return None

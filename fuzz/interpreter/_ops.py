@@ -22,14 +22,19 @@ from gdn_apc.fuzz.interpreter._settings import SETTINGS
 from gdn_apc.fuzz.interpreter._types import scalar, tile
 
 tensor = tl.tensor
-_PLAIN = (tl.float32, tl.int32, tl.int64)
-_FLOATS = (tl.float32, tl.bfloat16, tl.float16)
-_FIELDS = frozenset(id(d) for d in _PLAIN)
-_CASTS = frozenset(id(d) for d in (*_PLAIN, tl.bfloat16, tl.float16))
-_LOADS = frozenset(id(d) for d in (*_PLAIN, tl.bfloat16, tl.float16, tl.uint8, tl.int8, tl.int16))
-_INTEGERS = frozenset((id(tl.int32), id(tl.int64)))
-_FLOAT = frozenset((id(tl.float32),))
 _F32, _I32, _BOOL = tl.float32, tl.int32, tl.int1
+
+
+def _ids(*dtypes) -> frozenset:
+    """Triton's dtypes are singletons but hash slowly: sets of their identities."""
+    return frozenset(map(id, dtypes))
+
+
+_INTEGERS = _ids(tl.int32, tl.int64)
+_PLAIN = _ids(tl.float32) | _INTEGERS
+_OPERANDS = _ids(tl.float32, tl.bfloat16, tl.float16)
+_CASTS = _OPERANDS | _INTEGERS
+_LOADS = _CASTS | _ids(tl.uint8, tl.int8, tl.int16)
 _ROUNDED = np.uint32(0xFFFFE000)
 
 
@@ -51,7 +56,7 @@ def _operand(x, other):
     return None
 
 
-def _binary(name: str, op, reverse: bool = False, overflows: bool = False, result=None, only=_FIELDS) -> None:
+def _binary(name: str, op, reverse: bool = False, overflows: bool = False, result=None, only=_PLAIN) -> None:
     """A fast ``tensor.name`` for the types in ``only``; ``result`` is the dtype it gives if not the operands'."""
     slow = getattr(tensor, name)
 
@@ -60,11 +65,21 @@ def _binary(name: str, op, reverse: bool = False, overflows: bool = False, resul
         dtype = self.dtype
         if id(dtype) in only and SETTINGS.fast and not (overflows and SETTINGS.overflow_check):
             y = _operand(self, other)
+            if (
+                y is None
+                and type(other) is tensor
+                and id(dtype) in _INTEGERS
+                and id(other.dtype) in _INTEGERS
+            ):
+                y, dtype = other.handle.data, tl.int64  # int32 with int64: numpy widens as Triton does
             if y is not None:
                 x = self.handle.data
                 try:
                     out = op(y, x) if reverse else op(x, y)
-                except (OverflowError, ValueError):
+                except (
+                    OverflowError,
+                    ValueError,
+                ):  # out of range, or shapes that do not fit: let Triton complain
                     return slow(self, other)
                 return _like(self, other if type(other) is tensor else None, out, result or dtype)
         return slow(self, other)
@@ -76,7 +91,8 @@ def _add_pointer(pointer, offset):
     """``pointer + offset``, or None for the long way. Offsets are signed."""
     element = pointer.dtype.element_ty
     if type(offset) is tensor and id(offset.dtype) in _INTEGERS:
-        step = offset.handle.data.astype(np.uint64)
+        step = offset.handle.data
+        step = step.view(np.uint64) if step.dtype == np.int64 else step.astype(np.uint64)
     elif type(offset) is int:
         step = np.uint64(offset % 2**64)
     else:
@@ -117,11 +133,23 @@ def _logic(name: str, op) -> None:
     setattr(tensor, name, fast)
 
 
+def _invert() -> None:
+    slow = tensor.__invert__
+
+    def fast(self):
+        data = self.handle.data
+        if SETTINGS.fast and (data.dtype == bool or id(self.dtype) in _INTEGERS):
+            return _like(self, None, np.invert(data), self.dtype)
+        return slow(self)
+
+    tensor.__invert__ = fast
+
+
 def _negate() -> None:
     slow = tensor.__neg__
 
     def fast(self):
-        if id(self.dtype) in _FIELDS and SETTINGS.fast and not SETTINGS.overflow_check:
+        if id(self.dtype) in _PLAIN and SETTINGS.fast and not SETTINGS.overflow_check:
             # 0 - x as the compiler has it: -0.0 does not come out of +0.0
             return _like(self, None, np.subtract(self.dtype.np.type(0), self.handle.data), self.dtype)
         return slow(self)
@@ -184,7 +212,7 @@ def _extremum(float_op, integer_op):
 
     def make(slow):
         def fast(x, y, propagate_nan=tl.PropagateNan.NONE):
-            if type(x) is tensor and id(x.dtype) in _FIELDS and SETTINGS.fast:
+            if type(x) is tensor and id(x.dtype) in _PLAIN and SETTINGS.fast:
                 other = _operand(x, y)
                 if other is not None and propagate_nan == tl.PropagateNan.NONE:
                     op = float_op if x.dtype is _F32 else integer_op
@@ -200,7 +228,9 @@ def _where(slow):
     def fast(condition, x, y):
         if type(condition) is tensor and condition.handle.data.dtype == bool and SETTINGS.fast:
             first = x if type(x) is tensor else y
-            if type(first) is tensor and id(first.dtype) in _FIELDS:
+            if type(x) is float and type(y) is float and condition.shape:
+                return tile(np.where(condition.handle.data, np.float32(x), np.float32(y)), _F32)
+            if type(first) is tensor and id(first.dtype) in _PLAIN:
                 a, b = _operand(first, x), _operand(first, y)
                 if a is not None and b is not None:
                     out = np.where(condition.handle.data, a, b)
@@ -287,7 +317,7 @@ def _dot(slow):
     ):
         precision = input_precision.value if type(input_precision) is tl.constexpr else input_precision
         plain = allow_tf32 is None and max_num_imprecise_acc is None and out_dtype is _F32
-        if plain and SETTINGS.fast and input.dtype is other.dtype and input.dtype in _FLOATS:
+        if plain and SETTINGS.fast and input.dtype is other.dtype and id(input.dtype) in _OPERANDS:
             a, b = input.handle.data, other.handle.data
             known = precision is None or precision in allowed
             shapes = a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0] and a.shape[1] >= MIN_DOT_K
@@ -309,10 +339,14 @@ def _min_dot_size(lhs, rhs) -> tuple[int, int, int]:
     return 1, 1, 32 if lhs.scalar.primitive_bitwidth == 8 else MIN_DOT_K
 
 
+def _axis_fits(x, axis) -> bool:
+    return type(x) is tensor and x.dtype is _F32 and type(axis) is int and 0 <= axis < len(x.shape)
+
+
 def _sum(slow):
     def fast(input, axis=None, keep_dims=False, dtype=None):
-        if type(input) is tensor and input.dtype is _F32 and input.shape and dtype is None and SETTINGS.fast:
-            axis = axis.value if type(axis) is tl.constexpr else axis
+        axis = axis.value if type(axis) is tl.constexpr else axis
+        if dtype is None and SETTINGS.fast and _axis_fits(input, axis):
             out = np.sum(input.handle.data, axis=axis, keepdims=bool(keep_dims))
             return tile(out, _F32) if out.ndim else scalar(out.reshape(1), _F32)
         return slow(input, axis, keep_dims, dtype)
@@ -322,8 +356,8 @@ def _sum(slow):
 
 def _cumsum(slow):
     def fast(input, axis=0, reverse=False, dtype=None):
-        if type(input) is tensor and input.dtype is _F32 and dtype is None and not reverse and SETTINGS.fast:
-            axis = axis.value if type(axis) is tl.constexpr else axis
+        axis = axis.value if type(axis) is tl.constexpr else axis
+        if dtype is None and not reverse and SETTINGS.fast and _axis_fits(input, axis):
             return tile(np.cumsum(input.handle.data, axis=axis), _F32)
         return slow(input, axis, reverse, dtype)
 
@@ -381,7 +415,7 @@ def install() -> None:
     ):
         _binary(f"__{sign}__", op, result=_BOOL)
     for sign, op, only in (
-        ("truediv", np.divide, _FLOAT),
+        ("truediv", np.divide, _ids(_F32)),
         ("floordiv", _quotient, _INTEGERS),
         ("mod", np.fmod, _INTEGERS),
     ):
@@ -390,6 +424,7 @@ def install() -> None:
     _install_pointer_addition()
     for sign, op in (("and", np.bitwise_and), ("or", np.bitwise_or), ("xor", np.bitwise_xor)):
         _logic(f"__{sign}__", op)
+    _invert()
     _negate()
     _index()
     _cast()
