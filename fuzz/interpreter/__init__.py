@@ -8,8 +8,8 @@
         kernel[grid](...)
 
 One module a mend: ``_bf16`` (bf16 is a number), ``_frontend`` (loop variables are tensors), ``_language`` (patched
-once, for every name), ``_launch`` (grids, autotune, order), ``_memory`` (bounds), ``_races``, ``_scan`` and ``_ops``
-(speed). ``python -m gdn_apc.fuzz.interpreter`` measures it. What it still does not show: tensor-core rounding,
+once, for every name), ``_launch`` (grids, autotune, order), ``_memory`` (bounds), ``_races``, ``_scan``, ``_ops`` and
+``_functions`` (speed). ``python -m gdn_apc.fuzz.interpreter`` measures it. What it still does not show: tensor-core rounding,
 num_warps and num_stages, true concurrency within a program.
 
 Importing this package imports neither torch nor triton. Exercise it with ``pytest tests/fuzz -k interpreter``.
@@ -70,7 +70,16 @@ def _install() -> None:
             "triton was imported in compiling mode before interpreter.activate(); call activate() first, "
             "or start the process with TRITON_INTERPRET=1"
         )
-    from gdn_apc.fuzz.interpreter import _bf16, _frontend, _language, _launch, _memory, _ops, _scan
+    from gdn_apc.fuzz.interpreter import (
+        _bf16,
+        _frontend,
+        _functions,
+        _language,
+        _launch,
+        _memory,
+        _ops,
+        _scan,
+    )
 
     for mend in (
         _bf16,

@@ -69,4 +69,7 @@ def install() -> None:
     stock._patch_builtin = _patch_builtin
     _stock_patch(_shows_both_modules)
     stock._patch_lang = lambda fn: _NOTHING
+    tl.tensor.__index__ = lambda self: int(
+        self.handle.data.item()
+    )  # 3.6 converts the array, which numpy 2.4 refuses
     stock.InterpretedFunction.__call__ = _call_device_function

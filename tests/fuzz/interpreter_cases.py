@@ -50,13 +50,13 @@ def _constant(out, N: tl.constexpr):
 
 
 @triton.jit
-def _loop_cast(out, n):
+def _loop_cast(out, n: tl.constexpr):
     for i in range(n):
         tl.store(out + i, i.to(tl.int64) * 2)
 
 
 @triton.jit
-def _loop_overflow(out, n):
+def _loop_overflow(out, n: tl.constexpr):
     for i in range(n):
         tl.store(out + i, i * 1073741824)
 
