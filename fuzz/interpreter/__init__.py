@@ -81,15 +81,8 @@ def _install() -> None:
         _scan,
     )
 
-    for mend in (
-        _bf16,
-        _frontend,
-        _memory,
-        _scan,
-        _launch,
-        _language,
-        _ops,
-    ):  # _ops covers the patched language
+    # The short cuts come last: they cover the functions that the patched language has by then.
+    for mend in (_bf16, _frontend, _memory, _scan, _launch, _language, _ops, _functions):
         mend.install()
     SETTINGS.active = True
 
