@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import SkipTest
 
 from hypothesis import Phase, given, seed, strategies
-from hypothesis.errors import Flaky, HypothesisException
+from hypothesis.errors import Flaky, HypothesisException, Unsatisfiable
 
 from gdn_apc.fuzz import profiles
 from gdn_apc.fuzz.case import Case
@@ -191,8 +192,8 @@ class Drive:
             self._round("reuse", profiles.REPLAY, size)
         while self.failure is None and barren < BARREN_ROUNDS:
             before, began = self.outcome.examples, time.monotonic()
-            # One more than is missing: a round's first example is always the simplest one, seen before.
-            missing = goal - self._units() + 1 if self.prop.kind == "kernel" else size
+            # A round's first example is always the simplest one: from the second round on it has been seen.
+            missing = goal - self._units() + (self.outcome.rounds > 0) if self.prop.kind == "kernel" else size
             self._round("generate", profiles.SEARCH, int(min(size, missing)))
             barren = barren + 1 if self.outcome.examples == before else 0
             now = time.monotonic()
@@ -207,8 +208,9 @@ class Drive:
         self.phase = phase
         number = self.number = self.outcome.rounds
 
-        @seed(profiles.round_seed(self.plan.seed, self.prop.name, self.shard, number))
+        # The settings come last: `seed` switches the example database off in those that it finds.
         @profiles.settings_for(self.plan.profile, phases, max_examples, self.database)
+        @seed(profiles.round_seed(self.plan.seed, self.prop.name, self.shard, number))
         @given(case=self.strategy)
         def holds(case: Case) -> None:
             self._attempt(case)
@@ -219,7 +221,11 @@ class Drive:
             pass
         except ShrinkCap:
             self.failure.shrunk = f"stopped at its cap of {self.plan.shrink_seconds:g} s"
-        except Exception as e:  # flaky, unsatisfiable, a failed health check, an invalid strategy
+        except (SkipTest, Unsatisfiable) as e:
+            if phase != "reuse":
+                raise Broken(f"{self.prop.name}: no case can be drawn: {type(e).__name__}: {e}") from e
+            # Nothing was kept, or nothing of it is a case any more.
+        except Exception as e:  # flaky, a failed health check, an invalid strategy
             if self.failure is None:
                 raise Broken(f"{self.prop.name}: drawing cases failed: {type(e).__name__}: {e}") from e
             flaky = isinstance(e, Flaky)

@@ -76,7 +76,9 @@ def _inspect(prop: Property, folder: RunFolder, outcome: Outcome) -> tuple[int, 
 
     def expect(condition: bool, what: str) -> None:
         if not condition:
-            raise Silent(f"the canary {what}: a failure of a real property could go unreported; see {folder.path}")
+            raise Silent(
+                f"the canary {what}: a failure of a real property could go unreported; see {folder.path}"
+            )
 
     expect(outcome.status == "failed", f"property ended as {outcome.status!r} instead of failing")
     failures = [e for e in folder.events() if e["event"] == "failure"]

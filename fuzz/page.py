@@ -10,26 +10,44 @@ from typing import Any
 
 from gdn_apc.fuzz.ratios import LOOSE
 from gdn_apc.fuzz.runs import RunFolder
-from gdn_apc.fuzz.summary import PAIR_FLOOR, WORDS, Totals, verdict
+from gdn_apc.fuzz.summary import PAIR_FLOOR, WORDS, Totals, Verdict, verdict
 
 
 def render(totals: Totals, run: RunFolder) -> str:
     """The whole page."""
-    return "\n\n".join(
-        part
-        for part in (
-            _head(totals, run),
-            _failures(totals, run),
-            _broken(totals),
-            _properties(totals),
-            _dtypes(totals),
-            _ledger(totals),
-            _tolerances(totals),
-            _limits(totals),
-            _how(totals, run),
+    return (
+        "\n\n".join(
+            part
+            for part in (
+                _head(totals, run),
+                _failures(totals, run),
+                _broken(totals),
+                _properties(totals),
+                _dtypes(totals),
+                _ledger(totals),
+                _tolerances(totals),
+                _limits(totals),
+                _how(totals, run),
+            )
+            if part
         )
-        if part
-    ) + "\n"
+        + "\n"
+    )
+
+
+def write(run: RunFolder) -> tuple[Verdict, list[str]]:
+    """Write ``summary.md`` from the events. Returns the verdict, and a few lines about it for a terminal."""
+    totals = Totals.of(run.events())
+    found = verdict(totals)
+    run.summary_path.write_text(render(totals, run))
+    target = totals.start.get("target", "native")
+    lines = [f"{found.word} (exit status {found.status})", *(f"  {r}" for r in found.reasons)]
+    lines += [f"  replay: {replay_line(run, f['case'], target)}" for f in totals.failures]
+    lines.append(
+        f"  {sum(totals.examples.values()):,} examples, {sum(totals.comparisons.values()):,} comparisons"
+    )
+    lines.append(f"  summary: {run.summary_path}")
+    return found, lines
 
 
 def replay_line(run: RunFolder, case: str, target: str) -> str:
@@ -167,12 +185,16 @@ def limits(totals: Totals) -> list[str]:
     """What this run did not reach, so that its green says nothing about it."""
     start = totals.start
     gpu = str(start.get("device", "cpu")).startswith("cuda")
-    found = [] if gpu else [
-        "Races between or inside programs: the interpreter runs one program at a time, in order.",
-        "Tensor-core rounding, tf32 and the compiler: products ran on a CPU.",
-        "CUDA graphs: no captured graph was replayed.",
-        "Speed, occupancy, and behaviour at the memory sizes of a GPU.",
-    ]
+    found = (
+        []
+        if gpu
+        else [
+            "Races between or inside programs: the interpreter runs one program at a time, in order.",
+            "Tensor-core rounding, tf32 and the compiler: products ran on a CPU.",
+            "CUDA graphs: no captured graph was replayed.",
+            "Speed, occupancy, and behaviour at the memory sizes of a GPU.",
+        ]
+    )
     if gpu:
         found.append(f"Any GPU but {start['device']}, and any capture of a CUDA graph that no property made.")
     found += [
@@ -182,7 +204,9 @@ def limits(totals: Totals) -> list[str]:
     ]
     if totals.largest[1]:
         block, tokens, steps = totals.largest
-        found.append(f"Sizes beyond the largest drawn: block size {block}, {tokens} tokens, {steps} steps a case.")
+        found.append(
+            f"Sizes beyond the largest drawn: block size {block}, {tokens} tokens, {steps} steps a case."
+        )
     found += [f"{p['name']} ({p['needs']})." for p in start.get("properties", []) if p["needs"]]
     found += [f"Ledger event {e['name']} ({e['needs']})." for e in start.get("ledger", []) if e["needs"]]
     if start.get("pairs_left_out"):

@@ -127,6 +127,30 @@ class RunFolder:
         path.write_text(case.to_json(**provenance))
         return path
 
+    def record_crash(self, worker: str, message: str) -> Path | None:
+        """The process of ``worker`` died: keep the case that it was running as a finding. None if there is none."""
+        try:
+            text = self.current_path(worker).read_text()
+            case = Case.from_json(text)
+        except (OSError, ValueError):
+            self.append("broken", message=f"{message}, and left no case: it died outside of the examples")
+            return None
+        provenance = json.loads(text)["provenance"]
+        path = self.save_case(case, provenance)
+        self.save_repro(case, provenance, message)
+        self.append(
+            "failure",
+            property=case.property,
+            shard=provenance["shard"],
+            round=provenance["round"],
+            phase="generate",
+            message=f"{message} while it ran this case",
+            case=path.name,
+            shrunk="was not tried: the case kills its process",
+            tokens=case.num_tokens,
+        )
+        return path
+
     def save_repro(self, case: Case, provenance: Mapping[str, Any], headline: str) -> Path:
         """Write ``repro/<property>-<digest>.py``, which replays the case by itself, and return its path."""
         path = self.path / "repro" / f"{case.property}-{digest(case)}.py"

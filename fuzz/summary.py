@@ -155,8 +155,14 @@ def verdict(totals: Totals) -> Verdict:
     if totals.failures:
         return Verdict(FAILED, _found(totals))
     if totals.broken or reason == "internal error":
-        return Verdict(BROKEN, [b.splitlines()[0] for b in totals.broken] or ["pytest reported an internal error"])
-    return Verdict(INCOMPLETE, missing) if missing else Verdict(HELD, ["every property held, the ledger is complete"])
+        return Verdict(
+            BROKEN, [b.splitlines()[0] for b in totals.broken] or ["pytest reported an internal error"]
+        )
+    return (
+        Verdict(INCOMPLETE, missing)
+        if missing
+        else Verdict(HELD, ["every property held, the ledger is complete"])
+    )
 
 
 def _found(totals: Totals) -> list[str]:

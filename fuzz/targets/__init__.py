@@ -52,7 +52,8 @@ def load(name: str = DEFAULT) -> Target:
     prepare_triton(name)
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-        target = found() if isinstance(found, type) or not hasattr(found, "claims") else found
+        is_factory = isinstance(found, type) or (callable(found) and not hasattr(found, "claims"))
+        target = found() if is_factory else found
     except TargetUnavailable:
         raise
     except Exception as e:

@@ -1,0 +1,113 @@
+"""The options of a campaign, once, for pytest and for ``gdn-apc fuzz``.
+
+pytest gets them namespaced (``--gdn-budget``); our own checkout and the command line also know the short forms.
+Imports the standard library only: the pytest plugin loads this in every adopter's session. Exercise it with
+``pytest tests/fuzz/test_plugin.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+SMOKE_SECONDS = 45.0  # of the minute, after imports, canary and witnesses
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. ``dest`` is ``gdn_<name>``; ``short`` says whether ``--<name>`` exists too."""
+
+    name: str
+    help: str
+    keywords: dict[str, Any]
+    short: bool = True
+
+
+OPTIONS = (
+    Option("target", "implementation under test: native, native-torch, vllm, or module:attribute of your own "
+           "(default: native)", {"metavar": "NAME"}),
+    Option("budget", "examples of each kernel property (default: enough for a complete campaign)",
+           {"type": int, "metavar": "N"}),
+    Option("minutes", "search for this long instead of counting examples", {"type": float, "metavar": "M"}),
+    Option("smoke", "a fixed seed and about a minute; always incomplete (exit status 5)",
+           {"action": "store_true"}),
+    Option("seed", "seed of every property, shard and round (default: a new one, which is printed)",
+           {"type": int, "metavar": "S"}),
+    Option("property", "only this property; may be repeated; makes the campaign incomplete",
+           {"action": "append", "metavar": "NAME"}, short=False),
+    Option("run-dir", "folder of this run (default: .gdn-apc/runs/<time>)", {"metavar": "DIR"}, short=False),
+    Option("profile", "fuzz: random, failing examples kept (default); gate: the same cases every time",
+           {"choices": ["fuzz", "gate"]}, short=False),
+)  # fmt: skip
+
+EXAMPLES = """\
+{run}                              the default campaign, at most 5 minutes on 2 cores
+{run} --{p}smoke                   a minute, with a fixed seed
+{run} --{p}target vllm -n 4        another implementation, four workers (pytest-xdist)
+{run} --{p}minutes 60 --{p}seed 7  search for an hour, reproducibly
+gdn-apc replay CASE.json           run one case again"""
+
+STATUSES = """\
+exit status: 0 every property held and the campaign is complete; 1 a property failed; 2 interrupted;
+3 the suite itself broke; 4 bad usage, or the target cannot run here; 5 incomplete (reduced budget or
+selection, or nothing compared)"""
+
+
+def examples(run: str, prefix: str) -> str:
+    """The examples of the help text, for a command and its prefix of options."""
+    return EXAMPLES.format(run=run, p=prefix)
+
+
+def add_namespaced(add: Callable[..., None]) -> None:
+    """``--gdn-<name>`` for each option, with pytest's ``group.addoption``."""
+    for option in OPTIONS:
+        text = option.help
+        if option.name == "target":
+            text += "\n" + examples("pytest -m fuzz", "gdn-") + "\n" + STATUSES
+        keywords = {"default": None, **option.keywords, "dest": dest(option.name)}
+        if option.keywords.get("action") == "store_true":
+            keywords["default"] = False
+        add(f"--gdn-{option.name}", help=text, **keywords)
+
+
+def add_short(add: Callable[..., None]) -> None:
+    """``--<name>`` for the options that have a short form; they set the same values."""
+    for option in OPTIONS:
+        if option.short:
+            keywords = {**option.keywords, "dest": dest(option.name)}
+            add(f"--{option.name}", help=f"short for --gdn-{option.name}", **keywords)
+
+
+def dest(name: str) -> str:
+    """The attribute that holds an option's value."""
+    return f"gdn_{name.replace('-', '_')}"
+
+
+def command_line(values: dict[str, Any]) -> list[str]:
+    """The namespaced arguments that set ``values`` (by dest); None and False are left out."""
+    arguments = []
+    for option in OPTIONS:
+        value = values.get(dest(option.name))
+        if value is True:
+            arguments.append(f"--gdn-{option.name}")
+        elif isinstance(value, list):
+            arguments += [f"--gdn-{option.name}={v}" for v in value]
+        elif value not in (None, False):
+            arguments.append(f"--gdn-{option.name}={value}")
+    return arguments
+
+
+def problem(values: dict[str, Any]) -> str | None:
+    """What is wrong with a combination of values, or None."""
+    budget, minutes, smoke = (values.get(dest(n)) for n in ("budget", "minutes", "smoke"))
+    given = [
+        n for n, v in (("budget", budget), ("minutes", minutes), ("smoke", smoke)) if v not in (None, False)
+    ]
+    if len(given) > 1:
+        return f"{' and '.join(given)}: give one of them; each says how much to run"
+    if budget is not None and budget < 1:
+        return f"budget: {budget} is too small, expected at least 1 example"
+    if minutes is not None and not minutes > 0:
+        return f"minutes: {minutes:g} is too short, expected more than 0"
+    return None

@@ -1,0 +1,329 @@
+"""The pytest plugin: ``pytest -m fuzz`` here, ``pytest --pyargs gdn_apc.fuzz -m fuzz`` from any other checkout.
+
+pytest loads this module in every session of every environment that has the package. So it imports the standard
+library and pytest only, sets no environment variable, and does nothing unless tests of ours are about to run.
+Exercise it with ``pytest tests/fuzz/test_plugin.py``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gdn_apc.fuzz import options
+
+if TYPE_CHECKING:
+    from gdn_apc.fuzz.campaign import Outcome
+    from gdn_apc.fuzz.progress import Progress
+    from gdn_apc.fuzz.properties.base import Property
+    from gdn_apc.fuzz.session import Session
+
+HERE = Path(__file__).parent
+MODULE = HERE / "test_campaign.py"
+KEY: pytest.StashKey[Campaign] = pytest.StashKey()
+NEEDED = ("torch", "hypothesis", "numpy")
+
+
+def pytest_addoption(parser):
+    """Namespaced options; the short forms belong to our own checkout's ``conftest.py`` and to ``gdn-apc fuzz``."""
+    group = parser.getgroup("gdn-apc", "gdn-apc: prefix caching for Gated DeltaNet layers")
+    options.add_namespaced(group.addoption)
+
+
+def pytest_configure(config):
+    """Register the marker, so that ``--strict-markers`` accepts our items everywhere."""
+    config.addinivalue_line("markers", "fuzz: a campaign of gdn-apc, run by `pytest -m fuzz`")
+    wrong = options.problem(vars(config.option))
+    if wrong:
+        raise pytest.UsageError(wrong)
+    config.stash[KEY] = Campaign(config)
+    config.pluginmanager.register(config.stash[KEY], "gdn-apc-campaign")
+
+
+def campaign_of(config) -> Campaign:
+    """The plugin's state of this session."""
+    return config.stash[KEY]
+
+
+class CampaignModule(pytest.Module):
+    """Our test module, imported under its real name: an adopter's checkout may have a package ``fuzz`` of its own."""
+
+    def _getobj(self):
+        try:
+            return importlib.import_module("gdn_apc.fuzz.test_campaign")
+        except ModuleNotFoundError as e:
+            if e.name in NEEDED:
+                self.config.stash[
+                    KEY
+                ].usage = f"{e.name} is not installed here; pip install 'gdn-apc[fuzz]', and a torch that suits this machine"
+            raise
+
+    def funcnamefilter(self, name: str) -> bool:
+        return name.startswith("test_")  # whatever the adopter's python_functions says
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collect_directory(path, parent):
+    """Our folder is no ``Package``: pytest would import it as a top-level package called ``fuzz``."""
+    return pytest.Dir.from_parent(parent, path=path) if path == HERE else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(module_path, parent):
+    """Our test module, see :class:`CampaignModule`."""
+    return CampaignModule.from_parent(parent, path=module_path) if module_path == MODULE else None
+
+
+class Campaign:
+    """The state and the hooks of one pytest session: on a controller of pytest-xdist, in a worker, or alone."""
+
+    def __init__(self, config):
+        self.config = config
+        self.sent = getattr(config, "workerinput", {}).get("gdn_apc", {})
+        self.is_worker = hasattr(config, "workerinput")
+        self.worker = config.workerinput["workerid"] if self.is_worker else "main"
+        self.shards = config.workerinput["workercount"] if self.is_worker else 1
+        self.root = Path(config.rootpath)
+        self.session: Session | None = None
+        self.progress: Progress | None = None
+        self.usage = self.collect_error = self.signal = ""
+        self.foreign_failures = 0
+        self.lines: list[str] = []
+        self.started = time.monotonic()
+        self.old_handler: Any = None
+        self._run_dir: Path | None = None
+
+    # -- where and from which seed: decided once, by the controller --------------------------------------------
+
+    @property
+    def run_dir(self) -> Path:
+        """The run folder, which is made when the first item of ours is about to run."""
+        if self._run_dir is None:
+            from gdn_apc.fuzz.runs import default_path
+
+            given = self.sent.get("run_dir") or self.config.option.gdn_run_dir
+            self._run_dir = Path(given).absolute() if given else default_path(self.root)
+        return self._run_dir
+
+    @property
+    def fresh_seed(self) -> int:
+        """A seed for a campaign that was given none."""
+        return self.sent.setdefault("seed", int.from_bytes(os.urandom(4), "big"))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node):
+        """pytest-xdist: all workers write into one folder and derive their seeds from one."""
+        node.workerinput["gdn_apc"] = {"run_dir": str(self.run_dir), "seed": self.fresh_seed}
+
+    # -- collection --------------------------------------------------------------------------------------------
+
+    def parametrize(self, metafunc) -> None:
+        """The items of ``fuzz/test_campaign.py``."""
+        from gdn_apc.fuzz import session
+
+        names = metafunc.fixturenames
+        if "gdn_property" in names:
+            try:
+                chosen = session.select(self.config.option.gdn_property)
+            except ValueError as e:
+                self.usage = str(e)
+                raise
+            pairs = [(p, shard) for p in chosen for shard in range(self.shards)]
+            ids = [p.name if self.shards == 1 else f"{p.name}-shard{shard}" for p, shard in pairs]
+            metafunc.parametrize(("gdn_property", "gdn_shard"), pairs, ids=ids)
+        elif "gdn_event" in names:
+            metafunc.parametrize("gdn_event", session.events())
+
+    def pytest_collectreport(self, report):
+        """Remember that our own module could not be collected: that is a broken suite, not a broken target."""
+        if report.failed and report.nodeid.endswith("test_campaign.py") and "Error" in str(report.longrepr):
+            self.collect_error = str(report.longrepr)
+
+    def pytest_collection_finish(self, session):
+        """Open the campaign if items of ours are going to run."""
+        ours = [item for item in session.items if item.path == MODULE]
+        if not ours or self.config.option.collectonly:
+            return
+        from gdn_apc.fuzz import session as sessions
+        from gdn_apc.fuzz.progress import Progress
+        from gdn_apc.fuzz.runs import RunFolder
+        from gdn_apc.fuzz.targets import TargetUnavailable
+
+        values = vars(self.config.option)
+        self.session = sessions.Session(
+            values,
+            root=self.root,
+            run=RunFolder(self.run_dir),
+            seed=sessions.seed_of(values, self.fresh_seed),
+            worker=self.worker,
+            shards=self.shards,
+        )
+        driven = [
+            item.callspec.params for item in ours if "gdn_property" in getattr(item, "fixturenames", ())
+        ]
+        names = list(dict.fromkeys(p["gdn_property"].name for p in driven))
+        try:
+            self.session.open(names, len(driven))
+        except TargetUnavailable as e:
+            if not self.is_worker:
+                raise pytest.UsageError(str(e)) from e
+        if not self.is_worker:
+            self._on_sigterm()
+            self.write_summary("")
+            self.progress = Progress(self.config, len(ours))
+            self.say(
+                f"gdn-apc: target {self.session.name}, seed {self.session.seed}, run folder {self.run_dir}"
+            )
+
+    def say(self, line: str) -> None:
+        """A line before the items run."""
+        if self.progress and not self.progress.quiet:
+            self.progress.reporter.write_line(line)
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def session_or_skip(self) -> Session:
+        """The open campaign; skips where the target cannot run, which the exit status of the session reports."""
+        if self.session.unavailable:
+            pytest.skip(self.session.unavailable)
+        return self.session
+
+    def run_property(self, session: Session, prop: Property, shard: int, item) -> None:
+        """The body of ``test_property``."""
+        reason = session.needs[prop.name]
+        if reason:
+            pytest.skip(f"the target cannot be asked: {reason}")
+
+        def on_round(outcome: Outcome) -> None:
+            if self.progress:
+                left = session.deadline - time.monotonic()
+                self.progress.round(prop.name, outcome.examples, session.plan.goal(prop), left)
+
+        outcome = session.drive(prop, shard, on_round)
+        item.user_properties += [
+            ("gdn_examples", outcome.examples),
+            ("gdn_comparisons", outcome.comparisons),
+            ("gdn_status", outcome.status),
+        ]
+        if outcome.status == "broken":
+            pytest.fail(f"the suite itself broke (exit status 3), {outcome.message}", pytrace=False)
+        if outcome.status == "failed":
+            from gdn_apc.fuzz.page import replay_line
+
+            line = replay_line(session.run, Path(outcome.case).name, session.name)
+            pytest.fail(f"{prop.doc}\n\n{outcome.message}\n\nreplay it with:  {line}", pytrace=False)
+
+    def pytest_runtest_logreport(self, report):
+        """Progress, and whose failure it was."""
+        if MODULE.name not in report.nodeid:
+            self.foreign_failures += report.failed
+            return
+        if self.is_worker or (report.when != "call" and not (report.when == "setup" and report.skipped)):
+            return
+        if self.progress:
+            self.progress.item(_line(report))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report, config):
+        """No letters for our items where the progress has lines for them."""
+        lines = self.progress and not self.progress.quiet and not config.option.verbose
+        if lines and MODULE.name in report.nodeid and (report.when == "call" or report.skipped):
+            return report.outcome, "", report.outcome.upper()
+        return None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, node, ids):
+        """On the controller, the first moment at which items of ours are known to run."""
+        if self.progress is None and any(f"{MODULE.name}::" in i for i in ids):
+            from gdn_apc.fuzz.progress import Progress
+
+            self._on_sigterm()
+            self.progress = Progress(self.config, len(ids))
+            self.say(f"gdn-apc: run folder {self.run_dir}")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, crashitem, report, sched):
+        """A worker died: the case that it ran is the finding."""
+        if MODULE.name in crashitem:
+            from gdn_apc.fuzz.runs import RunFolder
+
+            RunFolder(self.run_dir).record_crash(report.node.gateway.id, "the worker process died")
+
+    def _on_sigterm(self) -> None:
+        """SIGTERM ends the session as Ctrl-C does, so that the summary is written."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+
+        def interrupt(number, frame):
+            self.signal = "SIGTERM"
+            raise KeyboardInterrupt("SIGTERM")
+
+        self.old_handler = signal.signal(signal.SIGTERM, interrupt)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session, exitstatus):
+        """The verdict becomes the session's exit status, and the page is written whatever happened."""
+        if self.progress:
+            self.progress.stop()
+        if self.session:
+            self.session.close()
+        if self.old_handler is not None:
+            signal.signal(signal.SIGTERM, self.old_handler)
+        collecting_failed = self.collect_error and not self.config.option.collectonly
+        if self.is_worker or not (collecting_failed or (self._run_dir and self._run_dir.exists())):
+            return
+        reason = {2: self.signal or "Ctrl-C", 3: "internal error"}.get(int(exitstatus), "finished")
+        if collecting_failed:
+            reason = "finished"
+            self._record_collect_error()
+        found = self.write_summary(reason)
+        status = found.status
+        if self.foreign_failures and status in (0, 5):
+            status = 1
+        session.exitstatus = status
+
+    def _record_collect_error(self) -> None:
+        from gdn_apc.fuzz.runs import RunFolder
+
+        run = RunFolder(self.run_dir).create()
+        if self.usage:
+            run.append("usage", message=self.usage)
+        else:
+            run.append("broken", message=f"collecting the campaign failed\n{self.collect_error}")
+
+    def write_summary(self, reason: str):
+        """Write ``summary.md`` from the events; ``reason`` is how the session ended, empty while it runs."""
+        from gdn_apc.fuzz import page
+        from gdn_apc.fuzz.runs import RunFolder
+
+        run = RunFolder(self.run_dir)
+        if reason:
+            run.append("end", reason=reason, seconds=round(time.monotonic() - self.started, 1))
+        found, self.lines = page.write(run)
+        return found
+
+    def pytest_terminal_summary(self, terminalreporter):
+        """The verdict, last."""
+        if not self.lines or self.is_worker:
+            return
+        terminalreporter.section("gdn-apc")
+        for line in self.lines:
+            terminalreporter.write_line(line)
+
+
+def _line(report) -> str:
+    """One line about an item that ended."""
+    name = report.nodeid.rpartition("::")[2]
+    name = name[name.find("[") + 1 : -1] if "[" in name else name.removeprefix("test_")
+    numbers = dict(report.user_properties)
+    did = f"  {numbers['gdn_examples']} examples, {numbers['gdn_comparisons']} comparisons" if numbers else ""
+    return f"  {report.outcome:7} {name}{did}  {report.duration:.1f} s"

@@ -1,0 +1,224 @@
+"""A campaign inside one process: its target, its properties, its share of the time, and its run folder.
+
+The pytest plugin opens one :class:`Session` when tests of ours are about to run (in each worker, under
+pytest-xdist); the tests of ``fuzz/test_campaign.py`` are thin calls of its methods.
+
+Imports ``fuzz`` and torch; kernels only through the target. Exercise it with ``pytest tests/fuzz/test_exit_status.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import configuration
+
+from gdn_apc.fuzz import canary, properties, targets
+from gdn_apc.fuzz.campaign import DEFAULT_BUDGET, Drive, Outcome, Plan
+from gdn_apc.fuzz.options import SMOKE_SECONDS
+from gdn_apc.fuzz.profiles import GATE_SEED
+from gdn_apc.fuzz.properties.base import Property
+from gdn_apc.fuzz.runs import HOME, RunFolder, environment, revision
+from gdn_apc.fuzz.summary import KERNEL_FLOOR, PAIR_FLOOR
+
+KINDS = ("metadata", "kernel", "machine")
+"""The order of a campaign: the cheapest first."""
+
+
+def ordered() -> list[Property]:
+    """Every property of a campaign, in the order in which they run."""
+    found = [p for p in properties.load_all().values() if p.kind != "canary"]
+    return sorted(found, key=lambda p: KINDS.index(p.kind))
+
+
+def select(names: list[str] | None) -> list[Property]:
+    """The properties called ``names``, or all. Raises ``ValueError`` for a name that does not exist."""
+    every = ordered()
+    unknown = sorted(set(names or ()) - {p.name for p in every})
+    if unknown:
+        known = ", ".join(p.name for p in every)
+        raise ValueError(f"property: {unknown[0]!r} does not exist; choose from {known}")
+    return [p for p in every if not names or p.name in names]
+
+
+def events() -> list[str]:
+    """The ledger's events that have a witness."""
+    return []
+
+
+class Session:
+    """One process's part of a campaign."""
+
+    def __init__(
+        self,
+        options: dict[str, Any],
+        *,
+        root: Path,
+        run: RunFolder,
+        seed: int,
+        worker: str = "main",
+        shards: int = 1,
+    ):
+        self.run, self.worker, self.shards = run, worker, shards
+        self.options, self.root, self.seed = options, root, seed
+        self.name = options.get("gdn_target") or targets.DEFAULT
+        self.target: Any = None
+        self.needs: dict[str, str | None] = {}
+        self.unavailable = ""
+        self.done, self.items = 0, 1
+        self.deadline = math.inf
+
+    def open(self, selected: list[str], items: int) -> None:
+        """Load the target and record the start. Raises ``TargetUnavailable`` after recording that too.
+
+        ``selected`` names the properties to run and ``items`` counts the (property, shard) pairs of all workers.
+        """
+        self.run.create()
+        configuration.set_hypothesis_home_dir(
+            self.root / HOME / "hypothesis"
+        )  # its caches, else ./.hypothesis
+        every = ordered()
+        try:
+            self.target = targets.load(self.name)
+        except targets.TargetUnavailable as e:
+            self.unavailable = str(e)
+            self.run.append("start", target=self.name, seed=self.seed, versions=environment())
+            self.run.append("usage", message=str(e))
+            raise
+        self.needs = {p.name: p.needs(self.target) for p in every}
+        self.plan = self._plan(every)
+        self.provenance = self._provenance()
+        self.items = math.ceil(items / self.shards)
+        seconds = SMOKE_SECONDS if self.plan.smoke else 60 * (self.plan.minutes or math.inf)
+        self.deadline = time.monotonic() + seconds
+        self.run.append("start", **self._start(every, selected))
+
+    def _plan(self, every: list[Property]) -> Plan:
+        get = self.options.get
+        smoke, minutes = bool(get("gdn_smoke")), get("gdn_minutes")
+        budget = (
+            None if smoke or minutes else get("gdn_budget") or default_budget(self.target, self._asked(every))
+        )
+        return Plan(
+            target=self.name,
+            seed=self.seed,
+            root=self.root,
+            budget=budget,
+            minutes=minutes,
+            smoke=smoke,
+            profile=get("gdn_profile") or "fuzz",
+            shards=self.shards,
+        )
+
+    def _asked(self, every: list[Property]) -> list[Property]:
+        return [p for p in every if self.needs[p.name] is None]
+
+    def _provenance(self) -> dict[str, Any]:
+        return {
+            "target": self.name,
+            "versions": {**environment(), **self.target.versions()},
+            "device": device_name(self.target),
+            "revision": revision(Path(__file__).parent),
+            "seed": self.seed,
+            "profile": self.plan.profile,
+        }
+
+    def _start(self, every: list[Property], selected: list[str]) -> dict[str, Any]:
+        claimed, left_out = pairs(self.target)
+        return {
+            **self.provenance,
+            "budget": self.plan.budget,
+            "minutes": self.plan.minutes,
+            "smoke": self.plan.smoke,
+            "shards": self.shards,
+            "command": sys.argv,
+            "selected": selected,
+            "properties": [
+                {"name": p.name, "kind": p.kind, "floor": p.floor, "doc": p.doc, "needs": self.needs[p.name]}
+                for p in every
+            ],
+            "pairs": claimed,
+            "pairs_left_out": left_out,
+            "kernel_floor": kernel_floor(self._asked(every)),
+            "ledger": [],
+        }
+
+    def close(self) -> None:
+        """Give Hypothesis's folder back to the adopter's own tests."""
+        configuration.set_hypothesis_home_dir(None)
+
+    def share(self) -> float:
+        """Seconds for the next (property, shard): what is left, divided by what is left to run here."""
+        return max(0.0, self.deadline - time.monotonic()) / max(1, self.items - self.done)
+
+    def canary(self) -> str:
+        """Run the canary. Raises :class:`~gdn_apc.fuzz.canary.Silent`; records either way."""
+        try:
+            message = canary.run(self.plan, self.run)
+        except canary.Silent as e:
+            self.run.append("canary", ok=False, message=str(e))
+            raise
+        self.run.append("canary", ok=True, message=message)
+        return message
+
+    def drive(self, prop: Property, shard: int, on_round: Callable[[Outcome], None]) -> Outcome:
+        """Run one shard of a property within its share of the time."""
+        drive = Drive(
+            prop,
+            self.target,
+            self.plan,
+            self.run,
+            shard=shard,
+            worker=self.worker,
+            provenance=self.provenance,
+            on_round=on_round,
+        )
+        seconds = self.share()
+        self.done += 1
+        return drive.run(seconds)
+
+
+def default_budget(target: Any, asked: list[Property]) -> int:
+    """Examples of a kernel property when none is given: more than the usual where few properties apply.
+
+    The floors over all kernel properties together (300 examples, 20 of each pair of dtypes) hold for a target
+    that can be asked little as well; twice the floor of a pair makes falling below it by chance unlikely.
+    """
+    kernels = sum(p.kind == "kernel" for p in asked)
+    if kernels == 0:
+        return DEFAULT_BUDGET
+    in_all = max(kernel_floor(asked), 2 * PAIR_FLOOR * len(pairs(target)[0]))
+    return max(DEFAULT_BUDGET, math.ceil(in_all / kernels))
+
+
+def kernel_floor(asked: list[Property]) -> int:
+    """Examples of all kernel properties together in a complete campaign; less for a target that can be asked little."""
+    return min(KERNEL_FLOOR, sum(p.floor for p in asked if p.kind == "kernel"))
+
+
+def pairs(target: Any) -> tuple[list[str], list[str]]:
+    """Pairs "input/cache" of dtypes that the target claims, and those of the contract that it does not."""
+    every = [(i, s) for i in ("bf16", "fp16", "fp32") for s in ("bf16", "fp16", "fp32")]
+    claims = target.claims
+    claimed = [f"{i}/{s}" for i, s in every if i in claims.input_dtypes and s in claims.state_dtypes]
+    return claimed, [f"{i}/{s}" for i, s in every if f"{i}/{s}" not in claimed]
+
+
+def device_name(target: Any) -> str:
+    """``cpu``, or ``cuda`` with the GPU's name."""
+    import torch
+
+    device = target.device()
+    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def seed_of(options: dict[str, Any], fresh: int) -> int:
+    """The campaign's seed: the one given; else a fixed one for ``gate`` and ``smoke``, else ``fresh``."""
+    given = options.get("gdn_seed")
+    if given is not None:
+        return given
+    return GATE_SEED if options.get("gdn_profile") == "gate" or options.get("gdn_smoke") else fresh
