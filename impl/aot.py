@@ -34,7 +34,9 @@ class Variant:
     num_stages: int
 
 
-def variants(arch: str, dtype: str, state: str, H: int, HV: int, K: int, V: int, W: int = 4) -> Iterator[Variant]:
+def variants(
+    arch: str, dtype: str, state: str, H: int, HV: int, K: int, V: int, W: int = 4
+) -> Iterator[Variant]:
     """The kernels of one shape class, as ``impl/triton_path.py`` launches them."""
     from gdn_apc.impl.configs import config, next_power_of_two
     from gdn_apc.impl.kernels import chunked, conv, gates, recurrent
@@ -44,7 +46,7 @@ def variants(arch: str, dtype: str, state: str, H: int, HV: int, K: int, V: int,
     launches = config(K, V, C, DTYPES[dtype], arch)
     operand, scratch, precision = OPERANDS[DTYPES[dtype]]
     scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[scratch]
-    BK, BV = next_power_of_two(max(K, 16)), next_power_of_two(max(V, 16))
+    BK = next_power_of_two(max(K, 16))
     heads = dict(H=H, HV=HV, K=K, V=V, BK=BK, L2NORM=True)
     products = dict(BT=C, OPERAND=operand, PRECISION=precision, **heads)
     inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b"), dtype)
@@ -60,12 +62,30 @@ def variants(arch: str, dtype: str, state: str, H: int, HV: int, K: int, V: int,
             SILU=True,
             ONE_TOKEN_ROWS=one_token,
         )
-        yield _variant("conv, one token" if one_token else "conv", conv.causal_conv1d_kernel, pointers, constants, launches.conv)
+        yield _variant(
+            "conv, one token" if one_token else "conv",
+            conv.causal_conv1d_kernel,
+            pointers,
+            constants,
+            launches.conv,
+        )
     inverse = "ieee" if dtype == "fp32" else "tf32x3"
-    yield _variant("prepare", chunked.prepare_kernel, pointers, dict(BV=BV, INVERSE=inverse, **products), launches.prepare)
-    yield _variant("scan", chunked.scan_kernel, pointers, dict(BV=launches.scan.tile, **products), launches.scan)
     yield _variant(
-        "recurrent", recurrent.recurrent_kernel, pointers, dict(BV=launches.recurrent.tile, **heads), launches.recurrent
+        "prepare",
+        chunked.prepare_kernel,
+        pointers,
+        dict(BV=launches.prepare.tile, INVERSE=inverse, **products),
+        launches.prepare,
+    )
+    yield _variant(
+        "scan", chunked.scan_kernel, pointers, dict(BV=launches.scan.tile, **products), launches.scan
+    )
+    yield _variant(
+        "recurrent",
+        recurrent.recurrent_kernel,
+        pointers,
+        dict(BV=launches.recurrent.tile, **heads),
+        launches.recurrent,
     )
     yield _variant("gates", gates.gates_kernel, pointers, dict(HV=HV, BT=16, BH=next_power_of_two(HV)), None)
 
@@ -109,7 +129,7 @@ def build(variant: Variant, arch: str) -> dict[str, Any]:
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(types.items())
-        if kind.startswith("*") or (name.startswith("stride") and name != "stride_table")
+        if kind.startswith("*") or name == "dim" or (name.startswith("stride") and name != "stride_table")
     }
     began = time.perf_counter()
     source = ASTSource(variant.kernel, types, variant.constants, aligned)
@@ -136,7 +156,10 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("TRITON_INTERPRET=1 is set: the interpreter compiles nothing; unset it")
     for variant in variants(args.arch, args.dtype, args.state, args.H, args.HV, args.K, args.V):
         built = build(variant, args.arch)
-        print(f"{args.arch}  {args.dtype}  {variant.name:16} {built['shared']:7d} bytes shared  {built['seconds']:5.1f} s", flush=True)
+        print(
+            f"{args.arch}  {args.dtype}  {variant.name:16} {built['shared']:7d} bytes shared  {built['seconds']:5.1f} s",
+            flush=True,
+        )
     return 0
 
 

@@ -15,7 +15,7 @@ from gdn_apc.impl import torch_path
 from gdn_apc.impl._checks import INPUT_DTYPES, check_exact_window, check_shape, check_tensor
 from gdn_apc.impl.metadata import BlockIndexMetadata
 
-MAX_CHUNK_SIZE = 128
+MAX_CHUNK_SIZE = 64  # a chunk's square tiles must fit in shared memory
 
 
 def causal_conv1d(

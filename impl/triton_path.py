@@ -147,7 +147,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
     H, K = q.shape[1:]
     T, HV, V = v.shape
     operand, scratch, precision = OPERANDS[q.dtype]
-    BK, BV = next_power_of_two(max(K, 16)), next_power_of_two(max(V, 16))
+    BK = next_power_of_two(max(K, 16))
     BT = next_power_of_two(max(min(meta.chunk_size, meta.block_size), 16))
     w = torch.empty(T, HV, K, dtype=scratch, device=q.device)
     u = torch.empty(T, HV, V, dtype=scratch, device=q.device)
@@ -160,7 +160,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
         meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
         meta.block_size, meta.chunk_size,
         k.stride(0), v.stride(0),
-        BV=BV, INVERSE="ieee" if q.dtype == torch.float32 else "tf32x3", **shape,
+        BV=launch.tile, INVERSE="ieee" if q.dtype == torch.float32 else "tf32x3", **shape,
         num_warps=launch.num_warps, num_stages=launch.num_stages,
     )  # fmt: skip
     launch = launches.scan

@@ -25,7 +25,7 @@ from gdn_apc.impl.kernels.grid import chunk_of_row
 
 @triton.jit
 def _rows_before(
-    x, conv_state, position, channel, used, n, q0, read_slot,
+    x, conv_state, position, channel, inside, used, n, q0, read_slot,
     stride_x, stride_slot, stride_window, stride_channel, W: tl.constexpr, REACHES_BACK: tl.constexpr,
 ):  # fmt: skip
     """Inputs at these positions, a tile [positions, channels]: from this step, from the old window, or zero."""
@@ -33,7 +33,7 @@ def _rows_before(
     rows = (q0 + position - n).to(tl.int64)
     tile = tl.load(
         x + rows[:, None] * stride_x + channel[None, :],
-        mask=ahead[:, None] & (channel >= 0)[None, :],
+        mask=ahead[:, None] & inside[None, :],
         other=0.0,
     ).to(tl.float32)
     if REACHES_BACK:
@@ -44,7 +44,7 @@ def _rows_before(
             + read_slot.to(tl.int64) * stride_slot
             + back[:, None].to(tl.int64) * stride_window
             + channel[None, :].to(tl.int64) * stride_channel,
-            mask=old[:, None] & (channel >= 0)[None, :],
+            mask=old[:, None] & inside[None, :],
             other=0.0,
         ).to(tl.float32)
     return tile
@@ -52,7 +52,7 @@ def _rows_before(
 
 @triton.jit
 def _write_window(
-    x, conv_state, table, column, boundary, mine, channel, n, q0, read_slot,
+    x, conv_state, table, column, boundary, mine, channel, inside, n, q0, read_slot,
     stride_x, stride_slot, stride_window, stride_channel,
     W: tl.constexpr, WP: tl.constexpr, REACHES_BACK: tl.constexpr,
 ):  # fmt: skip
@@ -60,7 +60,7 @@ def _write_window(
     tail = tl.arange(0, WP)
     wanted = (tail < W - 1) & mine
     tile = _rows_before(
-        x, conv_state, boundary - (W - 1) + tail, channel, wanted, n, q0, read_slot,
+        x, conv_state, boundary - (W - 1) + tail, channel, inside, wanted, n, q0, read_slot,
         stride_x, stride_slot, stride_window, stride_channel, W, REACHES_BACK,
     )  # fmt: skip
     slot = tl.load(table + column, mask=mine, other=0)
@@ -73,7 +73,7 @@ def _write_window(
         + tail[:, None].to(tl.int64) * stride_window
         + channel[None, :].to(tl.int64) * stride_channel,
         tile.to(conv_state.dtype.element_ty),
-        mask=(wanted & (slot > 0))[:, None] & (channel >= 0)[None, :],
+        mask=(wanted & (slot > 0))[:, None] & inside[None, :],
     )
 
 
@@ -95,7 +95,6 @@ def causal_conv1d_kernel(
     read_slot = tl.load(read_slots + row)
     channel = tl.program_id(1) * BD + tl.arange(0, BD)
     inside = channel < dim
-    channel = tl.where(inside, channel, -1)  # below 0: beyond the last
     # Chunk 0 also takes the tokens of later chunks that reach into the old window.
     own = n + W - 1
     if i == 0:
@@ -112,12 +111,12 @@ def causal_conv1d_kernel(
         at = position - (W - 1) + w
         if i == 0:
             tile = _rows_before(
-                x, conv_state, at, channel, used, n, q0, read_slot,
+                x, conv_state, at, channel, inside, used, n, q0, read_slot,
                 stride_x, stride_slot, stride_window, stride_channel, W, True,
             )  # fmt: skip
         else:
             tile = _rows_before(
-                x, conv_state, at, channel, used, n, q0, read_slot,
+                x, conv_state, at, channel, inside, used, n, q0, read_slot,
                 stride_x, stride_slot, stride_window, stride_channel, W, False,
             )  # fmt: skip
         acc += tile * tap[None, :]
@@ -139,13 +138,13 @@ def causal_conv1d_kernel(
             boundary = tl.minimum((column + 1) * B, n + m)
             mine = (column * B < n + m) & ((back == W - 2) | (boundary < own)) & (column < num_columns)
             _write_window(
-                x, conv_state, table, column, boundary, mine, channel, n, q0, read_slot,
+                x, conv_state, table, column, boundary, mine, channel, inside, n, q0, read_slot,
                 stride_x, stride_slot, stride_window, stride_channel, W, WP, True,
             )  # fmt: skip
     else:
         column = (end - 1) // B
         mine = ((end % B == 0) | (end == n + m)) & (column > n // B) & (end >= own) & (column < num_columns)
         _write_window(
-            x, conv_state, table, column, end, mine, channel, n, q0, read_slot,
+            x, conv_state, table, column, end, mine, channel, inside, n, q0, read_slot,
             stride_x, stride_slot, stride_window, stride_channel, W, WP, False,
         )  # fmt: skip
