@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import torch
+
 from gdn_apc.impl._checks import check_index_tensor, check_positive
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 import torch
+
 from gdn_apc.impl import torch_path
 from gdn_apc.impl._checks import INPUT_DTYPES, check_exact_window, check_shape, check_tensor
 from gdn_apc.impl.metadata import BlockIndexMetadata

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
+
 from gdn_apc.impl.metadata import BlockIndexMetadata, chunk_bounds
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+
 from gdn_apc.impl.configs import Config, architecture, config, next_power_of_two
 from gdn_apc.impl.kernels.chunked import prepare_kernel, scan_kernel
 from gdn_apc.impl.kernels.conv import causal_conv1d_kernel

@@ -23,6 +23,7 @@ Imports triton only. Exercise it with ``pytest tests/impl/test_delta.py``.
 
 import triton
 import triton.language as tl
+
 from gdn_apc.impl.kernels.grid import chunk_bounds, chunk_of_row, l2_normalise, num_chunks
 
 

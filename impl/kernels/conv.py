@@ -20,6 +20,7 @@ Imports triton only. Exercise it with ``pytest tests/impl/test_conv.py``.
 
 import triton
 import triton.language as tl
+
 from gdn_apc.impl.kernels.grid import chunk_of_row
 
 
