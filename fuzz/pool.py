@@ -54,9 +54,9 @@ class Pages:
     def __init__(self, case: Case, device: torch.device | str = "cpu"):
         s, d, pool = case.sizes, case.dtypes, case.pool
         conv_dtype, ssm_dtype = TORCH[d.conv], TORCH[d.state]
-        conv_bytes = _round_up((s.W - 1) * s.conv_dim * conv_dtype.itemsize, 4)
-        ssm_bytes = _round_up(s.HV * s.V * s.K * ssm_dtype.itemsize, 4)
-        page = _round_up(conv_bytes + ssm_bytes + pool.page_padding, 4)
+        conv_bytes = _round_up((s.W - 1) * s.conv_dim * conv_dtype.itemsize, 64)
+        ssm_bytes = _round_up(s.HV * s.V * s.K * ssm_dtype.itemsize, 64)
+        page = _round_up(conv_bytes + ssm_bytes + pool.page_padding, 64)
         self.num_slots = pool.num_slots
         self._bounds = {
             "conv": (0, conv_bytes),

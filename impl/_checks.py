@@ -78,6 +78,19 @@ def check_exact_window(x: torch.Tensor, conv_state: torch.Tensor) -> None:
         )
 
 
+def check_page_alignment(name: str, t: torch.Tensor) -> None:
+    """A cache tensor starts on 16 bytes and its slots are a multiple of 16 elements apart.
+
+    The compiler chooses how lanes share a tile by what it knows of addresses, and the order of sums with it; so
+    with any other alignment, a row's last bits would depend on the pool's layout (DESIGN.md, section 4.1).
+    """
+    if t.data_ptr() % 16 or t.stride(0) % 16:
+        raise ValueError(
+            f"{name}: address {t.data_ptr() % 16} modulo 16 and a slot stride of {t.stride(0)} elements, expected "
+            "multiples of 16 of both; pad the page"
+        )
+
+
 def check_slots(meta: BlockIndexMetadata, num_slots: int) -> None:
     """Debug check of the slots' values: inside the pool, and no slot written by two rows or columns. Synchronises.
 

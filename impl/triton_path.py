@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from gdn_apc.impl._checks import check_page_alignment
 from gdn_apc.impl.configs import Config, architecture, config, next_power_of_two
 from gdn_apc.impl.kernels.chunked import prepare_kernel, scan_kernel
 from gdn_apc.impl.kernels.conv import causal_conv1d_kernel
@@ -35,6 +36,7 @@ def causal_conv1d(
     activation: str | None,
 ) -> torch.Tensor:
     """See ``impl.ops.causal_conv1d``."""
+    check_page_alignment("conv_state", conv_state)
     T, D = x.shape
     W = weight.shape[1]
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -116,6 +118,7 @@ def gated_delta_rule(
     use_qk_l2norm: bool,
 ) -> torch.Tensor:
     """See ``impl.ops.gated_delta_rule``."""
+    check_page_alignment("ssm_state", ssm_state)
     T, HV, V = v.shape
     o = torch.empty(T, HV, V, dtype=v.dtype, device=v.device)
     if T == 0 or meta.num_rows == 0:

@@ -124,7 +124,7 @@ def prepare_kernel(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_columns", "stride_table"])
 def scan_kernel(
     q, k, g, w, u, state, o,
     query_start_loc, num_computed_tokens, read_slots, block_table,
