@@ -41,12 +41,13 @@ OPTIONS = (
            {"choices": ["fuzz", "gate"]}, short=False),
 )  # fmt: skip
 
-EXAMPLES = """\
-{run}                              the default campaign, at most 5 minutes on 2 cores
-{run} --{p}smoke                   a minute, with a fixed seed
-{run} --{p}target vllm -n 4        another implementation, four workers (pytest-xdist)
-{run} --{p}minutes 60 --{p}seed 7  search for an hour, reproducibly
-gdn-apc replay CASE.json           run one case again"""
+EXAMPLES = (
+    ("{run}", "the default campaign, at most 5 minutes on 2 cores"),
+    ("{run} --{p}smoke", "a minute, with a fixed seed"),
+    ("{run} --{p}target vllm -n 4", "another implementation, four workers (pytest-xdist)"),
+    ("{run} --{p}minutes 60 --{p}seed 7", "search for an hour, reproducibly"),
+    ("gdn-apc replay CASE.json", "run one case again"),
+)
 
 STATUSES = """\
 exit status: 0 every property held and the campaign is complete; 1 a property failed; 2 interrupted;
@@ -56,7 +57,9 @@ selection, or nothing compared)"""
 
 def examples(run: str, prefix: str) -> str:
     """The examples of the help text, for a command and its prefix of options."""
-    return EXAMPLES.format(run=run, p=prefix)
+    lines = [(command.format(run=run, p=prefix), what) for command, what in EXAMPLES]
+    width = max(len(command) for command, _ in lines)
+    return "\n".join(f"{command:{width}}  {what}" for command, what in lines)
 
 
 def add_namespaced(add: Callable[..., None]) -> None:

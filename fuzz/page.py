@@ -117,6 +117,8 @@ def _properties(totals: Totals) -> str:
         name = prop["name"]
         ends = [status for (n, _), status in totals.status.items() if n == name]
         state = next((s for s in ("failed", "broken", "interrupted", "held") if s in ends), "not run")
+        if any(f["property"] == name for f in totals.failures):
+            state = "failed"
         if prop["needs"]:
             state = f"not asked: {prop['needs']}"
         unit = "examples" if prop["kind"] == "kernel" else "comparisons"
@@ -221,12 +223,13 @@ def _limits(totals: Totals) -> str:
 def _how(totals: Totals, run: RunFolder) -> str:
     start = totals.start
     again = f"gdn-apc fuzz --target {start.get('target', '?')} --seed {start.get('seed', '?')}"
+    workers = f" -n {start['shards']}" if start.get("shards", 1) > 1 else ""
     lines = [
         "## How to run it again",
         "",
         "The same cases (same versions; the clock decides how many under `--minutes` and `--smoke`):",
         "",
-        f"    {again}{_flags(start)}",
+        f"    {again}{_flags(start)}{workers}",
         "",
         "One case: `gdn-apc replay PATH` with a file of `cases/`. "
         f"Exit statuses: {', '.join(f'{s} {w.lower()}' for s, w in WORDS.items())}.",
@@ -241,5 +244,4 @@ def _flags(start: dict[str, Any]) -> str:
         return " --smoke"
     if start.get("minutes"):
         return f" --minutes {start['minutes']:g}"
-    flags = f" --budget {start['budget']}" if start.get("budget") else ""
-    return flags + (f" -n {start['shards']}" if start.get("shards", 1) > 1 else "")
+    return f" --budget {start['budget']}" if start.get("budget") else ""

@@ -78,7 +78,9 @@ def pytest_collect_directory(path, parent):
 @pytest.hookimpl(tryfirst=True)
 def pytest_pycollect_makemodule(module_path, parent):
     """Our test module, see :class:`CampaignModule`."""
-    return CampaignModule.from_parent(parent, path=module_path) if module_path == MODULE else None
+    if module_path != MODULE:
+        return None
+    return CampaignModule.from_parent(parent, path=module_path, nodeid=campaign_of(parent.config).nodeid)
 
 
 class Campaign:
@@ -91,6 +93,11 @@ class Campaign:
         self.worker = config.workerinput["workerid"] if self.is_worker else "main"
         self.shards = config.workerinput["workercount"] if self.is_worker else 1
         self.root = Path(config.rootpath)
+        inside = MODULE.is_relative_to(self.root)
+        # pytest's own ids lose the file's name where it lies outside of the root.
+        self.nodeid = (
+            MODULE.relative_to(self.root) if inside else Path("gdn_apc/fuzz", MODULE.name)
+        ).as_posix()
         self.session: Session | None = None
         self.progress: Progress | None = None
         self.usage = self.collect_error = self.signal = ""
@@ -143,7 +150,7 @@ class Campaign:
 
     def pytest_collectreport(self, report):
         """Remember that our own module could not be collected: that is a broken suite, not a broken target."""
-        if report.failed and report.nodeid.endswith("test_campaign.py") and "Error" in str(report.longrepr):
+        if report.failed and report.nodeid == self.nodeid:
             self.collect_error = str(report.longrepr)
 
     def pytest_collection_finish(self, session):
@@ -222,7 +229,7 @@ class Campaign:
 
     def pytest_runtest_logreport(self, report):
         """Progress, and whose failure it was."""
-        if MODULE.name not in report.nodeid:
+        if not self._is_ours(report.nodeid):
             self.foreign_failures += report.failed
             return
         if self.is_worker or (report.when != "call" and not (report.when == "setup" and report.skipped)):
@@ -234,14 +241,14 @@ class Campaign:
     def pytest_report_teststatus(self, report, config):
         """No letters for our items where the progress has lines for them."""
         lines = self.progress and not self.progress.quiet and not config.option.verbose
-        if lines and MODULE.name in report.nodeid and (report.when == "call" or report.skipped):
+        if lines and self._is_ours(report.nodeid) and (report.when == "call" or report.skipped):
             return report.outcome, "", report.outcome.upper()
         return None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, node, ids):
         """On the controller, the first moment at which items of ours are known to run."""
-        if self.progress is None and any(f"{MODULE.name}::" in i for i in ids):
+        if self.progress is None and any(map(self._is_ours, ids)):
             from gdn_apc.fuzz.progress import Progress
 
             self._on_sigterm()
@@ -251,10 +258,13 @@ class Campaign:
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self, crashitem, report, sched):
         """A worker died: the case that it ran is the finding."""
-        if MODULE.name in crashitem:
+        if self._is_ours(crashitem):
             from gdn_apc.fuzz.runs import RunFolder
 
             RunFolder(self.run_dir).record_crash(report.node.gateway.id, "the worker process died")
+
+    def _is_ours(self, nodeid: str) -> bool:
+        return nodeid.startswith(f"{self.nodeid}::")
 
     def _on_sigterm(self) -> None:
         """SIGTERM ends the session as Ctrl-C does, so that the summary is written."""

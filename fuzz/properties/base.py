@@ -9,7 +9,7 @@ Imports the standard library and ``fuzz.case`` only. Exercise it with ``pytest t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ class Checked:
     comparisons: int = 0
     events: Counter[str] = field(default_factory=Counter)
     ratios: dict[str, list[float]] = field(default_factory=dict)  # class of tolerance → error / tolerance
+    digest: str = ""  # of every observed bit, for `gdn-apc replay`; empty if the property offers none
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Property:
     """One property. ``strategy(target)`` draws cases; ``check(target, case)`` returns ``Checked`` or raises ``Violation``.
 
     ``needs(target)`` says why the target cannot be asked (a clause not claimed), or None.
-    ``floor`` is the least number of compared cases for a complete default campaign.
+    ``floor`` is the least number of compared cases for a complete default campaign (comparisons, for metadata).
+    ``fixed(target)`` gives cases that a campaign runs before it draws any, such as exhaustive small ones.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Property:
     check: Callable[[Target, Case], Checked]
     needs: Callable[[Target], str | None] = lambda target: None
     floor: int = 40
+    fixed: Callable[[Target], Iterable[Case]] = lambda target: ()
 
 
 REGISTRY: dict[str, Property] = {}

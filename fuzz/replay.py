@@ -1,0 +1,99 @@
+"""Replays one case: the same check that the campaign ran, on the same tensors, as often as one likes.
+
+    gdn-apc replay .gdn-apc/runs/<time>/cases/<property>-<digest>.json [--target NAME]
+
+Imports ``fuzz``; kernels only through the target. Exercise it with ``pytest tests/fuzz/test_replay.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gdn_apc.fuzz.case import Case
+from gdn_apc.fuzz.summary import BROKEN, FAILED, HELD, USAGE
+
+
+def replay_file(path: str | Path, target: str | None = None) -> int:
+    """Replay the case in a file. Returns the exit status: 0 it holds, 1 it fails, 3 the suite broke, 4 not a case."""
+    try:
+        text = Path(path).read_text()
+    except OSError as e:
+        return _refuse(
+            f"case: {path} cannot be read: {e.strerror}; give a JSON file of a run's cases/ folder"
+        )
+    return replay_text(text, target)
+
+
+def replay_text(text: str, target: str | None = None, say: Callable[[str], None] = print) -> int:
+    """Replay a case given as JSON text, on ``target`` or on the one that it was found with."""
+    from gdn_apc.fuzz import properties, targets
+
+    try:
+        case = Case.from_json(text)
+        provenance = json.loads(text).get("provenance", {})
+    except ValueError as e:
+        return _refuse(str(e))
+    name = target or provenance.get("target") or targets.DEFAULT
+    try:
+        loaded = targets.load(name)
+    except targets.TargetUnavailable as e:
+        return _refuse(str(e))
+    prop = properties.load_all().get(case.property)
+    if prop is None:
+        return _refuse(
+            f"property: the case belongs to {case.property!r}, which this version of gdn-apc does not have"
+        )
+    reason = prop.needs(loaded)
+    if reason:
+        return _refuse(f"target: {name!r} cannot be asked {case.property}: {reason}")
+    say(f"{case.property} on {name}: {case.num_tokens} tokens in {len(case.steps)} step(s)")
+    for line in differences(provenance.get("versions", {}), loaded):
+        say(f"  {line}")
+    return _verdict(prop, loaded, case, say)
+
+
+def _verdict(prop: Any, target: Any, case: Case, say: Callable[[str], None]) -> int:
+    from gdn_apc.fuzz.campaign import Broken, check
+    from gdn_apc.fuzz.properties.base import Violation
+
+    try:
+        checked = check(prop, target, case)
+    except Violation as e:
+        say(f"FAILS: {e}")
+        for key, value in e.where.items():
+            say(f"  {key}: {value}")
+        return FAILED
+    except Broken as e:
+        say(f"BROKEN, our own code and not the target's: {e}")
+        traceback.print_exception(e.__cause__)
+        return BROKEN
+    say(f"HOLDS: {checked.comparisons} comparisons")
+    if checked.digest:
+        say(f"  digest of the observations: {checked.digest}")
+    return HELD
+
+
+def differences(then: dict[str, str], target: Any) -> list[str]:
+    """What is not as it was when the case was found, a line each."""
+    from gdn_apc.fuzz.runs import environment
+
+    now = {**environment(), **target.versions()}
+    return [
+        f"{name} is {now.get(name, 'absent')} here, it was {then.get(name, 'absent')} when the case was found"
+        for name in sorted(then.keys() | (now.keys() if then else set()))
+        if then.get(name) != now.get(name)
+    ]
+
+
+def _refuse(message: str) -> int:
+    print(message, file=sys.stderr)
+    return USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(replay_file(sys.argv[1], *sys.argv[2:3]))
