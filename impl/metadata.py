@@ -110,8 +110,8 @@ def build_metadata(
     Raises:
         TypeError, ValueError: an argument of the wrong type, shape or range; the message names it.
     """
-    n_rows = seq_lens.shape[0] if seq_lens.dim() else 0
-    check_index_tensor("seq_lens", seq_lens, (n_rows,))
+    check_index_tensor("seq_lens", seq_lens, (None,))
+    n_rows = seq_lens.shape[0]
     check_index_tensor("query_start_loc", query_start_loc, (n_rows + 1,), seq_lens.device)
     check_index_tensor("block_table", block_table, (n_rows, None), seq_lens.device)
     check_positive("block_size", block_size)

@@ -127,7 +127,7 @@ def gated_delta_rule(
     if H < 1 or HV % H:
         raise ValueError(f"v: {HV} heads, expected a multiple of q's {H}; group the value heads by key head")
     for name, t in (("q", q), ("k", k), ("v", v)):
-        if t.stride(1) != t.shape[2]:
+        if t.shape[1] > 1 and t.stride(1) != t.shape[2]:
             raise ValueError(f"{name}: strides {t.stride()}, expected heads side by side; call .contiguous()")
     check_tensor("g", g, (T, HV), q.device, (torch.float32,))
     check_tensor("beta", beta, (T, HV), q.device, (torch.float32,))

@@ -1,0 +1,10 @@
+"""What all tests share: kernels run in the mended interpreter where there is no GPU, on one thread."""
+
+import torch
+
+if not torch.cuda.is_available():
+    from gdn_apc.fuzz import interpreter
+
+    # Before any test module imports a kernel: Triton decides at decoration.
+    interpreter.activate()
+    torch.set_num_threads(1)
