@@ -37,13 +37,16 @@ class StepResult:
 
     ``o``: [m, HV, V], or ``y``'s [m, D] for a convolution, not rounded; ``o_tol``: its tolerance, same shape.
     ``writes``: what the step leaves in each column from first to last scheduled; ``state_tol``: tolerance of the
-    states there, [HV, V, K] each. Tolerances include the rounding to the stored dtype.
+    states there, [HV, V, K] each. Tolerances include the rounding to the stored dtype; ``o_unstored_tol`` and
+    ``state_unstored_tol`` do not, and judge values that have not been stored yet.
     """
 
     o: torch.Tensor
     o_tol: torch.Tensor
     writes: dict[int, Write] = field(default_factory=dict)
     state_tol: dict[int, torch.Tensor] = field(default_factory=dict)
+    o_unstored_tol: torch.Tensor | None = None
+    state_unstored_tol: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 def segments(n: int, m: int, B: int, C: int) -> list[tuple[int, list[tuple[int, int]]]]:
@@ -127,20 +130,28 @@ def _delta_step(
     copies = Copies(disturbed, dtypes[0], S)
     result = StepResult(o, torch.empty_like(o))
     magnitude = torch.maximum(S.abs().amax((1, 2), keepdim=True), v.abs().amax((0, 2))[:, None, None])
-    deviations = []
+    deviations, gross = [], torch.empty_like(o)
     decay, beta = (x[:, :, None, None] for x in (torch.exp(g), beta))
     columns = [x[..., None] for x in (q, k, v)]
     for column, chunks in segments(n, m, block_size, chunk_size):
         for start, end in chunks:
             for t in range(start, end):
-                o[t] = advance(S, *(x[t] for x in columns), decay[t], beta[t])[..., 0]
+                products = advance(S, *(x[t] for x in columns), decay[t], beta[t])
+                o[t] = products.sum(-1)
+                gross[t] = products.square_().sum(-1)
             deviations.append((copies.token() if m == 1 else copies.chunk(start, end)) - o[start:end])
-        tolerance = state_tolerance(copies.deviation(S), magnitude)
+        tolerance = result.state_unstored_tol[column] = state_tolerance(
+            copies.deviation(S), copies.written, copies.roundoff, magnitude
+        )
         result.state_tol[column] = stored(tolerance, S, dtypes[1])
         result.writes[column] = Write(S.clone(), None)
-        copies.persist(S, dtypes[1])
-        S = round_to(S, dtypes[1])
-    result.o_tol = stored(output_tolerance(torch.cat(deviations, 1), magnitude[None, :, :, 0]), o, dtypes[0])
+        if chunks[-1][1] < m:
+            copies.persist(S, dtypes[1])
+            S = round_to(S, dtypes[1])
+    result.o_unstored_tol = output_tolerance(
+        torch.cat(deviations, 1), gross, copies.roundoff, magnitude[None, :, :, 0]
+    )
+    result.o_tol = stored(result.o_unstored_tol, o, dtypes[0])
     return result
 
 
@@ -159,7 +170,8 @@ def conv_step(
     _check_step(n, x.shape[0], block_size, 1, window, "window")
     W = weight.shape[1]
     y = causal_conv1d(x, weight, bias, window, activation)
-    result = StepResult(y, stored(conv_tolerance(x, weight, bias, window, activation, y), y, dtype))
+    tolerance = conv_tolerance(x, weight, bias, window, activation, y)
+    result = StepResult(y, stored(tolerance, y, dtype), o_unstored_tol=tolerance)
     for column, chunks in segments(n, x.shape[0], block_size, block_size):
         result.writes[column] = Write(None, window_after(x, window, chunks[-1][1], W))
     return result

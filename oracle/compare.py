@@ -18,38 +18,48 @@ import torch
 
 from gdn_apc.oracle.dtypes import half_ulp
 
-COVERAGE = 6.0
+COVERAGE = 8.0
 """Tolerance over the root mean square of the copies' spread: the largest of 10⁸ normal errors is 5.7 of them."""
 
 FLOOR = 2.0**-126
 """Absolute floor, times the magnitude at hand: kernels may flush subnormal intermediate values to zero."""
 
 
-def output_tolerance(deviation: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
+def output_tolerance(
+    deviation: torch.Tensor, gross: torch.Tensor, roundoff: float, magnitude: torch.Tensor
+) -> torch.Tensor:
     """Tolerance before storing of outputs: ``deviation: [R, m, HV, V]`` of the copies → [m, HV, V].
 
-    Copies and value rows of a head are pooled (they see the same operands), with two corrections: a row whose
-    errors are larger throughout keeps its own scale, and a single large deviation counts for its own element.
-    ``magnitude``: [m or 1, HV, 1], largest value at hand, for the floor.
+    ``gross: [m, HV, V]``: sum of squares of the products that make up each output, its natural measure. Relative to
+    it the copies and value rows of a head are pooled, since they see the same operands, and half the average
+    over the step's tokens is added, since a few copies may be close to exact by chance. A single large deviation
+    also counts for its own element. ``magnitude``: [1, HV, 1], largest value at hand, for the floor.
     """
     square = deviation.square()
-    pooled = square.mean((0, 3), keepdim=True)[0]  # [m, HV, 1]
-    rows = square.mean((0, 1), keepdim=True)[0]  # [1, HV, V]
-    relative = (rows / rows.mean(-1, keepdim=True).clamp(min=1e-300)).clamp(min=1.0)
+    measure = torch.maximum(gross, 1e-2 * gross.mean(-1, keepdim=True)).clamp(min=1e-300)
+    relative = (square / measure).mean((0, 3), keepdim=True)[0]  # [m, HV, 1]
+    relative = relative + relative.mean(0, keepdim=True) / 2 + roundoff**2 / 3
     own = square.amax(0) / 9
-    return COVERAGE * (pooled * relative + own).sqrt() + FLOOR * (1 + magnitude)
+    return COVERAGE * (measure * relative + own).sqrt() + FLOOR * (1 + magnitude)
 
 
-def state_tolerance(deviation: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
+def state_tolerance(
+    deviation: torch.Tensor, written: torch.Tensor, roundoff: float, magnitude: torch.Tensor
+) -> torch.Tensor:
     """Tolerance before storing of a state: ``deviation: [R, HV, V, K]`` of the copies → [HV, V, K].
 
-    Copies are pooled along rows and along columns, since errors are sums of (error of u) kᵀ; a single large
-    deviation counts for its own element. ``magnitude``: [HV, 1, 1].
+    ``written: [HV, V, K]``: sum of squares of the step's writes u kᵀ, which are products of rounded operands.
+    Errors are sums of (error of u) kᵀ, so copies are pooled along rows and along columns; those that round
+    at random also by the product of the two. A single large deviation counts for its own element.
     """
     square = deviation.square()
     rows, columns = square.mean((0, 3), keepdim=True)[0], square.mean((0, 2), keepdim=True)[0]
+    random = square[1:].mean(0)
+    product = random.mean(2, keepdim=True) * random.mean(1, keepdim=True)
+    product = product / random.mean((1, 2), keepdim=True).clamp(min=1e-300)
     own = square.amax(0) / 9
-    return COVERAGE * ((rows + columns) / 2 + own).sqrt() + FLOOR * (1 + magnitude)
+    pooled = torch.maximum((rows + columns) / 2, product)
+    return COVERAGE * (pooled + own + written * (roundoff**2 / 3)).sqrt() + FLOOR * (1 + magnitude)
 
 
 def stored(tolerance: torch.Tensor, exact: torch.Tensor, dtype: str) -> torch.Tensor:

@@ -82,14 +82,15 @@ def advance(
     decay: torch.Tensor,
     beta: torch.Tensor,
 ) -> torch.Tensor:
-    """Equations (1) to (4) for one token, in place on ``state: [HV, V, K]``; returns ``o: [HV, V, 1]``.
+    """Equations (1) to (3) for one token, in place on ``state: [HV, V, K]``; returns the products of (4) [HV, V, K],
+    whose sums over K are o.
 
     ``q, k: [HV, K, 1]`` (q already scaled), ``v: [HV, V, 1]``, ``decay = exp(g)`` and ``beta: [HV, 1, 1]``.
     """
     state.mul_(decay)  # (1)
     u = torch.baddbmm(v, state, k, alpha=-1).mul_(beta)  # (2)
     state.baddbmm_(u, k.mT)  # (3)
-    return torch.bmm(state, q)  # (4)
+    return state * q.mT  # (4)
 
 
 def recurrence(
@@ -128,5 +129,5 @@ def recurrence(
     decay, beta = (x[:, :, None, None] for x in (torch.exp(g), beta))
     for t in range(T):
         state = states[t + 1].copy_(states[t])
-        o[t] = advance(state, q[t, :, :, None], k[t, :, :, None], v[t, :, :, None], decay[t], beta[t])[..., 0]
+        o[t] = advance(state, q[t, :, :, None], k[t, :, :, None], v[t, :, :, None], decay[t], beta[t]).sum(-1)
     return o, states

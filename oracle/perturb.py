@@ -28,7 +28,7 @@ import torch
 from gdn_apc.oracle.delta_rule import L2_EPSILON
 from gdn_apc.oracle.dtypes import half_ulp, round_to
 
-REPLICAS = 4
+REPLICAS = 8
 
 OPERAND = {"bf16": "bf16", "fp16": "tf32", "fp32": "fp32"}
 """Operand dtype of a chunk kernel's products, by input dtype."""
@@ -104,6 +104,7 @@ class Copies:
         self.HV = state.shape[0]
         self.noise = _Noise(state.device)
         self.state = state.repeat(REPLICAS, 1, 1)  # [R·HV, V, K]
+        self.written = torch.zeros_like(state)  # squares of all writes u kᵀ, decayed: [HV, V, K]
         self.one_token = inputs.v.shape[1] == 1
         q, k = inputs.q, inputs.k
         if inputs.use_qk_l2norm:
@@ -145,18 +146,21 @@ class Copies:
         if end - start > 1:
             A = noise.relative((beta * D * (k @ k.mT)).tril(-1), _EXP)  # (7)
             T = r(torch.linalg.solve_triangular(T + A, T.expand_as(A), upper=False, unitriangular=True))
-            T.diagonal(dim1=-2, dim2=-1).fill_(1.0)  # exactly 1 in any dtype
             W = T @ r(beta * from_start * k)
             U = T @ r(beta * v)
         else:
             W, U = r(beta * from_start * k), r(beta * v)
         S = r(self.state)
-        U = U - r(W) @ S.mT  # (8)
+        U = r(U) - r(W) @ S.mT  # (8)
         P = D * (q @ k.mT)
         o = from_start * (q @ S.mT) + r(P) @ r(U)  # (9)
         to_end = torch.exp(G[:, -1:] - G)[..., None]
         kept = noise.relative(from_start[:, -1:] * self.state, _EXP)
-        self.state = torch.baddbmm(kept, r(to_end * U).mT, k)  # (10)
+        writes = to_end * U
+        self.state = torch.baddbmm(kept, r(writes).mT, k)  # (10)
+        first = slice(self.HV)
+        kept = from_start[first, -1:].square() * self.written
+        self.written = torch.baddbmm(kept, writes[first].square().mT, k[first].square())
         return o.view(REPLICAS, self.HV, *o.shape[1:]).transpose(1, 2)
 
     def token(self) -> torch.Tensor:
@@ -168,8 +172,14 @@ class Copies:
         u = self.beta * (self.v[:, 0] - answer)  # (2)
         S = noise.relative(S + noise.relative(u, _FP32_SUM)[..., None] * self.k, _FP32)  # (3)
         self.state = S
+        self.written = (u[..., None] * self.k)[: self.HV].square()
         o = (noise.relative(S, _FP32_SUM) * self.q).sum(-1)  # (4)
         return o.view(REPLICAS, 1, self.HV, -1)
+
+    @property
+    def roundoff(self) -> float:
+        """The least relative error that a product of this step may have."""
+        return _FP32_SUM if self.one_token else _OPERAND_ERROR[self.operand]
 
     def deviation(self, exact: torch.Tensor) -> torch.Tensor:
         """The copies' states minus the exact one: [R, HV, V, K]."""
