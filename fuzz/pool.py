@@ -16,6 +16,7 @@ Exercise it with ``pytest tests/fuzz/test_pool.py``.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from gdn_apc.fuzz.tensors import TORCH
 
 RED_ZONE = 512
 PARTS = ("conv", "ssm", "padding")
+_LARGE = 1 << 30
 _WATCHED_PADDING = 4096  # of a page's padding, at most this much is poisoned and watched
 
 Part = tuple[int, str]
@@ -63,7 +65,7 @@ class Pages:
             "ssm": (conv_bytes, conv_bytes + ssm_bytes),
             "padding": (conv_bytes + ssm_bytes, min(page, conv_bytes + ssm_bytes + _WATCHED_PADDING)),
         }
-        self._buffer = torch.empty(2 * RED_ZONE + self.num_slots * page, dtype=torch.uint8, device=device)
+        self._buffer = allocate(2 * RED_ZONE + self.num_slots * page, device)
         watched = self._bounds["padding"][1]
         self._bytes = self._buffer.as_strided((self.num_slots, watched), (page, 1), RED_ZONE)
         self._zones = (self._buffer[:RED_ZONE], self._buffer[-RED_ZONE:])
@@ -126,6 +128,18 @@ class Pages:
         slot, offset = (int(i) for i in places[0])
         name = next(p for p in PARTS if self._bounds[p][0] <= offset < self._bounds[p][1])
         return Change(slot, name, offset - self._bounds[name][0])
+
+
+def allocate(size: int, device: torch.device | str) -> torch.Tensor:
+    """``size`` bytes. On a CPU a large pool is address space only: pages that nobody touches cost no memory.
+
+    Raises ``OSError`` if the machine cannot reserve that much.
+    """
+    if torch.device(device).type != "cpu" or size < _LARGE:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    no_reserve = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's value; Python names it since 3.13
+    space = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
+    return torch.frombuffer(space, dtype=torch.uint8)
 
 
 def bits(t: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ Imports torch, ``oracle`` and ``fuzz``. Exercise it with ``pytest tests/fuzz/tes
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ from gdn_apc import oracle
 from gdn_apc.fuzz import validity
 from gdn_apc.fuzz.case import Case, Row
 from gdn_apc.fuzz.geometry import read_slot, write_slots
-from gdn_apc.fuzz.pool import Pages, Part
+from gdn_apc.fuzz.pool import Pages, Part, bits
 from gdn_apc.fuzz.properties.base import Checked, Violation
 from gdn_apc.fuzz.targets.base import Batch, Target
 from gdn_apc.fuzz.tensors import STREAMS, TORCH, layer, streams
@@ -109,6 +110,11 @@ class World:
         self.pages = Pages(case, self.device)
         self.pages.fill(how.fill)
         self.parts = PARTS_OF[case.level]
+        self._digest = hashlib.sha256()
+
+    def digest(self) -> str:
+        """12 hex digits of every output and every written block so far."""
+        return self._digest.hexdigest()[:12]
 
     def run_all(self) -> list[Ran]:
         """Every step, in order."""
@@ -119,7 +125,7 @@ class World:
         if self.edit is not None:
             self.edit(i, self)
         rows = self.case.steps[i].rows
-        live = [self._before(i, j, row) for j, row in enumerate(rows) if row.request is not None and row.m]
+        live = [self.before(i, j, row) for j, row in enumerate(rows) if row.request is not None and row.m]
         read = {
             (slot, part) for r in live for part in self.parts if (slot := read_slot(r.row, self.case.sizes.B))
         }
@@ -139,7 +145,8 @@ class World:
         self._after(live, out)
         return ran
 
-    def _before(self, i: int, j: int, row: Row) -> RanRow:
+    def before(self, i: int, j: int, row: Row) -> RanRow:
+        """A live row as it is about to run: its inputs, and the bits in the slot that it reads."""
         slot = read_slot(row, self.case.sizes.B)
         return RanRow(
             i,
@@ -190,6 +197,8 @@ class World:
             at += r.row.m
             for column, slot in write_slots(r.row, self.case.sizes.B):
                 r.writes[column] = {part: getattr(self.pages, part)[slot].clone() for part in self.parts}
+            for t in r.bits().values():
+                self._digest.update(bits(t).cpu().numpy().tobytes())
 
     def _reveal(self, before: tuple[torch.Tensor, ...], ran: Ran) -> None:
         """Put back what was hidden, once it is known that nobody wrote to it."""
@@ -253,6 +262,7 @@ def compare_row(world: World, r: RanRow, want: oracle.StepResult, checked: Check
         place = r.place(column=column, slot=r.row.table[column])
         if "conv" in parts:
             _same_window(parts["conv"], want.writes[column].window, place)
+            checked.comparisons += 1
         if "ssm" in parts:
             found = oracle.check(
                 want.writes[column].state,
@@ -280,7 +290,8 @@ def compare_row(world: World, r: RanRow, want: oracle.StepResult, checked: Check
 
 
 def _same_window(actual: torch.Tensor, want: torch.Tensor, place: dict[str, Any]) -> None:
-    wrong = (actual.double() != want.double()).nonzero()
+    """Windows are copies of inputs: the same bits, the sign of zero included."""
+    wrong = (bits(actual) != bits(want.to(actual.device, actual.dtype))).nonzero()
     if len(wrong):
         tap, channel = (int(i) for i in wrong[0])
         raise Violation(
@@ -297,6 +308,7 @@ def _same_window(actual: torch.Tensor, want: torch.Tensor, place: dict[str, Any]
 def _accept(found: oracle.Comparison, kind: str, checked: Checked) -> None:
     if not found.ok:
         raise Violation(found.message, **found.where)
+    checked.comparisons += 1
     checked.ratios.setdefault(kind, []).append(found.ratio)
 
 

@@ -174,11 +174,12 @@ def _keys(case: Case, index: int, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def _queries(case: Case, index: int, shape: tuple[int, int, int]) -> np.ndarray:
-    """Queries [L, H, K]; with one-hot keys, ±1 in two places, so that outputs stay small integers."""
+    """Queries [L, H, K]; with one-hot keys, ±1 in one or two places, so that outputs stay small integers."""
     length, H, K = shape
     rng = _draw(case, "q", index)
     if case.inputs.keys != "onehot":
-        return rng.standard_normal(shape)
+        # Length about 2 where nobody normalises: a large state must not overflow an fp16 output.
+        return rng.standard_normal(shape) * (1.0 if case.options.use_qk_l2norm else 2.0 / np.sqrt(K))
     where, sign = (
         rng.integers(0, K, (length, H, 2)),
         _draw(case, "sign", index).choice([-1.0, 1.0], (length, H, 2)),

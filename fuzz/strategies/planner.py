@@ -67,17 +67,19 @@ class Planner:
         self.lives.append(_Life(twin_of, shared))
         return self._run(len(self.lives) - 1, m)
 
-    def hit(self, donor: int, k: int, m: int, *, extra: int = 0, stale: str = "null") -> int | None:
+    def hit(
+        self, donor: int, k: int, m: int, *, extra: int = 0, stale: str = "null", twin_of: int | None = None
+    ) -> int | None:
         """A new request starts from the donor's column ``k - 1``, which must be one of ``hits(donor)``.
 
-        It shares kB + ``extra`` tokens. ``stale`` says what its earlier columns hold: ``null``, ``real`` slots, or
-        ``stale`` ones (any other slot).
+        It shares kB + ``extra`` tokens, or is a twin of another request that started there. ``stale`` says what its
+        earlier columns hold: ``null``, ``real`` slots, or ``stale`` ones (any other slot).
         """
         if self._full() or k not in self.hits(donor):
             return None
         B, given = self.sizes.B, self.lives[donor]
-        shared = min(k * B + extra, given.reach)
-        life = _Life(parent=donor, shared=shared, n=k * B, reach=k * B)
+        parent, shared = (donor, k * B + extra) if twin_of is None else (twin_of, self.lives[twin_of].reach)
+        life = _Life(parent, min(shared, self.lives[parent].reach), n=k * B, reach=k * B)
         self._start_from(life, given.table, k, stale)
         self.lives.append(life)
         return self._run(len(self.lives) - 1, m)

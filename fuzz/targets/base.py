@@ -61,6 +61,7 @@ class Claims:
     persisted_carry: bool = True  # section 4.3: a hit changes no bit
     batch_invariant: bool = True  # section 4.1
     skips_null: bool = True  # slot 0 is neither read nor written
+    packed_tail: bool = True  # packed tensors may be longer than the batch's tokens
     head_sizes: frozenset[int] | None = None  # None: any K and V
     block_multiple: int = 1  # block sizes must be multiples of this
     chunk_sizes: frozenset[int] = frozenset({16, 32, 64})
@@ -71,6 +72,9 @@ class Target:
 
     name: str = "?"
     claims: Claims = Claims()
+    runs_triton: bool = (
+        False  # its kernels are Triton's: off a GPU the interpreter can reorder their programs
+    )
 
     def device(self) -> torch.device:
         """Where the target's tensors live."""
@@ -84,9 +88,7 @@ class Target:
         """The block-index metadata of a batch, by the names of DESIGN.md section 3 (see ``oracle/metadata.py``)."""
         raise NotImplementedError
 
-    def conv(
-        self, layer: Layer, x: torch.Tensor, conv_state: torch.Tensor, batch: Batch
-    ) -> torch.Tensor:
+    def conv(self, layer: Layer, x: torch.Tensor, conv_state: torch.Tensor, batch: Batch) -> torch.Tensor:
         """``x: [T, D]`` packed, ``conv_state: [num_slots, W - 1, D]`` of any strides → ``y: [T, D]``, input dtype."""
         raise NotImplementedError
 

@@ -21,6 +21,7 @@ class NativeTarget(Target):
     name = "native"
     backend = "triton"
     claims = Claims()
+    runs_triton = True
 
     def __init__(self) -> None:
         if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
@@ -120,6 +121,7 @@ class NativeTorchTarget(NativeTarget):
 
     name = "native-torch"
     backend = "torch"
+    runs_triton = False
 
     def __init__(self) -> None:
         pass

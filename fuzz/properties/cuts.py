@@ -1,0 +1,63 @@
+"""``free_cuts``: where a prefill may be cut without changing a bit, it changes none; elsewhere, within tolerance.
+
+Imports ``fuzz``. Exercise it with ``pytest tests/fuzz/test_properties.py -k cuts``.
+"""
+
+from __future__ import annotations
+
+from gdn_apc.fuzz.case import Case
+from gdn_apc.fuzz.geometry import is_free_cut, state_end
+from gdn_apc.fuzz.properties._shared import compare_bits, live_rows, needs, passed
+from gdn_apc.fuzz.properties.base import Checked, Property, register
+from gdn_apc.fuzz.runner import RanRow, World, compare
+from gdn_apc.fuzz.strategies.twins import one_step_and_several
+from gdn_apc.fuzz.targets.base import Target
+
+
+def check_cuts(target: Target, case: Case) -> Checked:
+    """Every row against the oracle; and the twins bit for bit, if all cuts are free (section 4.4)."""
+    checked = Checked()
+    world = World(target, case)
+    ran = []
+    for i in range(len(case.steps)):
+        ran.append(world.run(i))
+        compare(world, ran[-1], checked)
+    one, *_ = _rows(ran, case.choice["one"], case)
+    pieces = _rows(ran, case.choice["cut"], case)
+    s = case.sizes
+    cuts = [p.row.n for p in pieces[1:]]
+    if all(p.row.m > 1 for p in pieces) and all(is_free_cut(c, s.B, s.C, case.dtypes.state) for c in cuts):
+        for piece in pieces:
+            _same_as_one_step(one, piece, s.B, checked)
+    else:
+        checked.comparisons += len(pieces)
+    return passed(world, checked)
+
+
+def _rows(ran: list, request: int, case: Case) -> list[RanRow]:
+    return [r for r in live_rows(ran) if r.row.request == request and r.row.n >= case.choice["start"]]
+
+
+def _same_as_one_step(one: RanRow, piece: RanRow, B: int, checked: Checked) -> None:
+    """Outputs of the piece, and every block that it completed or that ends where the one step ends."""
+    row, why = piece.row, "how the prefill was cut"
+    place = piece.place(start=row.n)
+    for column, parts in piece.writes.items():
+        if state_end(column, row.n, row.m, B) == state_end(column, one.row.n, one.row.m, B):
+            for part, t in parts.items():
+                what = f"the {'state' if part == 'ssm' else 'window'} of column {column} of request {row.request}"
+                compare_bits(one.writes[column][part], t, checked, what, why, **place, column=column)
+    whole = one.out[row.n - one.row.n : row.n - one.row.n + row.m]
+    compare_bits(whole, piece.out, checked, f"the output of request {row.request} from {row.n}", why, **place)
+
+
+register(
+    Property(
+        name="free_cuts",
+        doc="A prefill cut on a boundary, or on a chunk edge with an fp32 state, has the bits of one step; else within tolerance.",
+        kind="kernel",
+        strategy=lambda target: one_step_and_several(target),
+        check=check_cuts,
+        needs=needs("absolute_grid", "persisted_carry"),
+    )
+)
