@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from gdn_apc.oracle.compare import FLOOR, output_tolerance, state_tolerance, stored
 from gdn_apc.oracle.conv import causal_conv1d, window_after
-from gdn_apc.oracle.delta_rule import advance, check_inputs, prepare
+from gdn_apc.oracle.delta_rule import advance, check_inputs, prepare, recurrence
 from gdn_apc.oracle.dtypes import round_to
-from gdn_apc.oracle.gates import gates
 from gdn_apc.oracle.perturb import Copies, Inputs
 
 
@@ -109,10 +108,10 @@ def delta_step(
         raw_q, raw_k, v.double()[None], g.double()[None], beta.double()[None], scale, use_qk_l2norm
     )
     exact = prepare(q, k, v, g, beta, scale, use_qk_l2norm, torch.float64)
-    return _delta_step(exact, disturbed, n, block_size, chunk_size, state, dtypes)
+    return disturbed_step(exact, disturbed, n, block_size, chunk_size, state, dtypes)
 
 
-def _delta_step(
+def disturbed_step(
     exact: Sequence[torch.Tensor],
     disturbed: Inputs,
     n: int,
@@ -121,6 +120,7 @@ def _delta_step(
     state: torch.Tensor | None,
     dtypes: tuple[str, str],
 ) -> StepResult:
+    """``delta_step`` of prepared inputs: the exact ones (``delta_rule.prepare``), and those of the disturbed copies."""
     q, k, v, g, beta = exact
     m, HV, V = v.shape
     S = v.new_zeros(HV, V, q.shape[-1]) if state is None else state.double().clone()
@@ -177,6 +177,65 @@ def conv_step(
     return result
 
 
+@dataclass
+class Contents:
+    """What a whole request computes and leaves: ``o: [T, HV, V]``, its blocks at the end, and after each step."""
+
+    o: torch.Tensor
+    blocks: dict[int, Write]
+    after_step: list[dict[int, Write]]
+
+
+def block_contents(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor,
+    beta: torch.Tensor,
+    *,
+    steps: Sequence[int],
+    block_size: int,
+    persist: str | None = None,
+    scale: float | None = None,
+    use_qk_l2norm: bool = False,
+    x: torch.Tensor | None = None,
+    conv_width: int | None = None,
+) -> Contents:
+    """What every cache block of a request holds, computed from 0 in steps of ``steps`` tokens each.
+
+    ``persist=None``: the exact states, the same for every list of steps. With a dtype's name the design's persisted
+    rounding: whatever is stored, at a boundary or at the end of a step, is rounded, and the request goes on from it.
+    With ``x: [T, D]``, the convolution's inputs, and ``conv_width`` the blocks hold windows too. Other arguments as
+    ``recurrence``'s. Raises ``ValueError`` if the steps do not add up to the request's length.
+    """
+    T = v.shape[0]
+    if sum(steps) != T or any(m < 0 for m in steps):
+        raise ValueError(f"steps: are {list(steps)}; expected token counts that add up to the request's {T}")
+    if x is not None and conv_width is None:
+        raise ValueError("conv_width: is None; expected the convolution's width, to cut windows from x")
+    state, position = None, 0
+    outputs, blocks, after_step = [], {}, []
+    for m in steps:
+        end_of_step = position + m
+        while position < end_of_step:
+            column = position // block_size
+            stop = min((column + 1) * block_size, end_of_step)
+            part = slice(position, stop)
+            o, states = recurrence(
+                *(t[part] for t in (q, k, v, g, beta)),
+                scale=scale,
+                initial_state=state,
+                use_qk_l2norm=use_qk_l2norm,
+            )
+            state = states[-1] if persist is None else round_to(states[-1], persist)
+            window = None if x is None else window_after(x, None, stop, conv_width)
+            blocks[column] = Write(state, window)
+            outputs.append(o)
+            position = stop
+        after_step.append(dict(blocks))
+    return Contents(torch.cat(outputs) if outputs else v.double(), blocks, after_step)
+
+
 def conv_tolerance(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -194,60 +253,3 @@ def conv_tolerance(
         # |silu'| < 1.1; sigmoid(z) near e^z for very negative z, so its relative error grows with |z|.
         tolerance = 1.1 * tolerance + 2.0**-23 * (2 + absolute) * y.abs()
     return tolerance + FLOOR * (1 + absolute)
-
-
-def core_step(
-    x: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    params: Any,
-    *,
-    n: int,
-    block_size: int,
-    chunk_size: int,
-    state: torch.Tensor | None,
-    window: torch.Tensor | None,
-    dtypes: tuple[str, str],
-) -> StepResult:
-    """The GDN core of one row: convolution, y rounded to the input dtype, gates, delta rule.
-
-    ``x: [m, D]``, ``a, b: [m, HV]``; ``params``: the fields of ``fuzz.targets.base.Layer``.
-    """
-    conv = conv_step(
-        x,
-        params.conv_weight,
-        params.conv_bias,
-        n=n,
-        block_size=block_size,
-        window=window,
-        activation=params.activation,
-        dtype=dtypes[0],
-    )
-    y = round_to(conv.o, dtypes[0])
-    q, k, v = split_qkv(y, params.H, params.HV, params.K, params.V)
-    g, beta = gates(a, b, params.A_log, params.dt_bias)
-    result = delta_step(
-        q,
-        k,
-        v,
-        g,
-        beta,
-        n=n,
-        block_size=block_size,
-        chunk_size=chunk_size,
-        state=state,
-        dtypes=dtypes,
-        scale=params.scale,
-        use_qk_l2norm=params.use_qk_l2norm,
-    )
-    for column, write in conv.writes.items():
-        result.writes[column] = Write(result.writes[column].state, write.window)
-    return result
-
-
-def split_qkv(
-    y: torch.Tensor, H: int, HV: int, K: int, V: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``y: [T, D]``, channels q, k, v side by side → ``q, k: [T, H, K]``, ``v: [T, HV, V]``."""
-    q, k, v = y.split([H * K, H * K, HV * V], dim=-1)
-    return q.unflatten(-1, (H, K)), k.unflatten(-1, (H, K)), v.unflatten(-1, (HV, V))

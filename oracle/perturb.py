@@ -20,8 +20,8 @@ Imports torch and ``oracle``. Exercise it with ``pytest tests/oracle/test_tightn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -43,9 +43,10 @@ _EXP = 2.0**-22  # exp, log and division as GPUs compute them
 
 _TABLE: dict[torch.device, torch.Tensor] = {}
 _HALF = 1 << 20
+_PERIOD = 1_000_003  # of longer runs of numbers: a prime, so that copies do not get the same ones
 
 
-class _Noise:
+class Noise:
     """Uniform random numbers in [−1, 1] from one fixed table, the same sequence for every step."""
 
     def __init__(self, device: torch.device):
@@ -61,7 +62,7 @@ class _Noise:
         count, start = x.numel(), self._at
         self._at = (start + count + 1) % _HALF
         if count > _HALF:
-            return self._table[start : start + _HALF].repeat(-(-count // _HALF))[:count].view(x.shape)
+            return self._table[start : start + _PERIOD].repeat(-(-count // _PERIOD))[:count].view(x.shape)
         return self._table[start : start + count].view(x.shape)
 
     def relative(self, x: torch.Tensor, size: float) -> torch.Tensor:
@@ -102,7 +103,7 @@ class Copies:
     def __init__(self, inputs: Inputs, input_dtype: str, state: torch.Tensor):
         self.operand = OPERAND[input_dtype]
         self.HV = state.shape[0]
-        self.noise = _Noise(state.device)
+        self.noise = Noise(state.device)
         self.state = state.repeat(REPLICAS, 1, 1)  # [R·HV, V, K]
         self.written = torch.zeros_like(state)  # squares of all writes u kᵀ, decayed: [HV, V, K]
         self.one_token = inputs.v.shape[1] == 1
@@ -210,6 +211,32 @@ def other_neighbour(
     return torch.where(turns, expected + 2 * room * towards, rounded)
 
 
-def scale_of(deviation: torch.Tensor, over: Sequence[int]) -> torch.Tensor:
-    """Root mean square of ``deviation`` over the axes ``over``, which stay as 1."""
-    return deviation.square().mean(list(over), keepdim=True).sqrt()
+def disturbed_rounding(exact: torch.Tensor, error: torch.Tensor, dtype: str) -> torch.Tensor:
+    """``[R, *exact.shape]``: what correct kernels may store for ``exact`` in ``dtype`` when off by up to ``error``.
+
+    The first copy takes the other neighbour wherever ``error`` reaches the tie.
+    """
+    copies = exact.expand(REPLICAS, *exact.shape)
+    copies = round_to(copies + Noise(exact.device).like(copies) * (error / 2), dtype)
+    if dtype != "fp32":
+        copies[0] = other_neighbour(exact, error, round_to(exact, dtype), dtype)
+    return copies
+
+
+def disturbed_gates(
+    g: torch.Tensor, beta: torch.Tensor, a: torch.Tensor, b: torch.Tensor, params: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gates as fp32 kernels compute them: ``g, beta: [m, HV]`` exact → [R, m, HV] each.
+
+    exp, log and division are off by some 2⁻²², and by the roundoff of their argument; log(1 + exp(z)) for
+    very negative z has the absolute error of 1.
+    """
+    noise = Noise(g.device)
+    rate = torch.exp(params.A_log.double())
+    z = (a.double() + params.dt_bias.double()).abs()
+    g_error = _EXP * g.abs() * (1 + z / 4) + _FP32 * rate
+    beta_error = _EXP * beta * (1 + b.double().abs() / 4)
+    g, beta = (x.expand(REPLICAS, *x.shape) for x in (g, beta))
+    g, beta = g + noise.like(g) * g_error, beta + noise.like(beta) * beta_error
+    g[0] -= g_error / 2  # errors that repeat with the data add up
+    return g, beta
