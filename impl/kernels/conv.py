@@ -40,7 +40,7 @@ def _rows_before(
     if REACHES_BACK:
         back = position - (n - (W - 1))
         old = (position < n) & (back >= 0) & used & (n > 0) & (read_slot > 0)
-        tile += tl.load(
+        past = tl.load(
             conv_state
             + read_slot.to(tl.int64) * stride_slot
             + back[:, None].to(tl.int64) * stride_window
@@ -48,6 +48,7 @@ def _rows_before(
             mask=old[:, None] & inside[None, :],
             other=0.0,
         ).to(tl.float32)
+        tile = tl.where(ahead[:, None], tile, past)  # not a sum: -0 + 0 is 0, and a window is a copy
     return tile
 
 
