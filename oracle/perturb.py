@@ -35,7 +35,7 @@ OPERAND = {"bf16": "bf16", "fp16": "tf32", "fp32": "fp32"}
 
 # Random relative error of an operand, ±: 3/4 of the unit roundoff has the variance of rounding to nearest.
 # fp32 stands for three tf32 products or an fp32 sum over K terms, both some 2^-22.
-_OPERAND_ERROR = {"bf16": 0.75 * 2.0**-8, "tf32": 1.5 * 2.0**-11, "fp32": 2.0**-22}
+_OPERAND_ERROR = {"bf16": 0.75 * 2.0**-8, "tf32": 1.5 * 2.0**-11, "fp32": 0.75 * 2.0**-22}
 _FP32 = 2.0**-24
 _FP32_SUM = 2.0**-23  # a sum of K products in fp32, relative to each product
 _EXP = 2.0**-22  # exp, log and division as GPUs compute them
@@ -196,7 +196,7 @@ class Copies:
         self.state = round_to(self.state, state_dtype)
         if state_dtype == "fp32":
             return
-        near = 6 * deviation.mean((0, -1), keepdim=True)[0] + 2 * deviation.amax(0)
+        near = 4 * deviation.mean((0, -1), keepdim=True)[0] + 1.5 * deviation.amax(0)
         self.state[: self.HV] = other_neighbour(exact, near, self.state[: self.HV], state_dtype)
 
 
