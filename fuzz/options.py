@@ -96,7 +96,7 @@ def command_line(values: dict[str, Any]) -> list[str]:
             arguments.append(f"--gdn-{option.name}")
         elif isinstance(value, list):
             arguments += [f"--gdn-{option.name}={v}" for v in value]
-        elif value not in (None, False):
+        elif value is not None and value is not False:  # a seed of 0 is a seed
             arguments.append(f"--gdn-{option.name}={value}")
     return arguments
 
@@ -104,9 +104,8 @@ def command_line(values: dict[str, Any]) -> list[str]:
 def problem(values: dict[str, Any]) -> str | None:
     """What is wrong with a combination of values, or None."""
     budget, minutes, smoke = (values.get(dest(n)) for n in ("budget", "minutes", "smoke"))
-    given = [
-        n for n, v in (("budget", budget), ("minutes", minutes), ("smoke", smoke)) if v not in (None, False)
-    ]
+    asked = {"budget": budget is not None, "minutes": minutes is not None, "smoke": bool(smoke)}
+    given = [name for name, is_given in asked.items() if is_given]
     if len(given) > 1:
         return f"{' and '.join(given)}: give one of them; each says how much to run"
     if budget is not None and budget < 1:

@@ -23,6 +23,8 @@ class Progress:
         self.items, self.done = items, 0
         self.started = self.last = time.monotonic()
         self.quiet = self.reporter is None or config.option.verbose < 0
+        if not self.quiet and not config.option.verbose:
+            self.reporter.showfspath = False  # our lines name the item; the file's name before each is noise
         self.bar = (
             None if self.quiet or not self.reporter.isatty else _bar(config.get_terminal_writer(), items)
         )
