@@ -19,7 +19,9 @@ Exercise it with ``GDN_APC_VLLM=DIR pytest tests/anchors/test_vllm_target.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import torch
@@ -36,9 +38,11 @@ CHUNK = 64
 class Piece:
     """Part of a row between two boundaries: packed tokens ``[start, end)``, from slot ``source`` to ``destination``.
 
-    ``source`` is None where the row starts from nothing; ``destination`` is 0 where its column is null.
+    ``source`` is None where the row starts from nothing. A slot is 0 where its column is null: then the state
+    stays with the adapter, in the cache's dtype.
     """
 
+    row: int
     start: int
     end: int
     source: int | None
@@ -77,10 +81,11 @@ class VllmTarget(Target):
     def conv(self, layer: Layer, x: torch.Tensor, conv_state: torch.Tensor, batch: Batch) -> torch.Tensor:
         y = torch.zeros_like(x)
         decode, rounds = schedule(batch)
+        cache = Cache(conv_state)
         if decode:
-            self._conv_decode(layer, x, y, conv_state, decode)
+            self._conv_decode(layer, x, y, cache, decode)
         for pieces in rounds:
-            self._conv_prefill(layer, x, y, conv_state, pieces)
+            self._conv_prefill(layer, x, y, cache, pieces)
         return y
 
     def delta(
@@ -96,12 +101,12 @@ class VllmTarget(Target):
     ) -> torch.Tensor:
         o = torch.zeros_like(v)
         decode, rounds = schedule(batch)
-        inputs = (q, k, v, g, beta)
+        inputs, cache = (q, k, v, g, beta), Cache(ssm_state)
         if decode:
-            self._delta_decode(layer, inputs, o, ssm_state, decode)
+            self._delta_decode(layer, inputs, o, cache, decode)
         for pieces in rounds:
             at = tokens_of(pieces, q.device)
-            o[at] = self._chunk(layer, [t[at] for t in inputs], layer.use_qk_l2norm, ssm_state, pieces)
+            o[at] = self._chunk(layer, [t[at] for t in inputs], layer.use_qk_l2norm, cache, pieces)
         return o
 
     def core(
@@ -117,8 +122,9 @@ class VllmTarget(Target):
         o = x.new_zeros(x.shape[0], layer.HV, layer.V)
         y = self.conv(layer, x, conv_state, batch)
         decode, rounds = schedule(batch)
+        cache = Cache(ssm_state)
         if decode:
-            self._core_decode(layer, y, a, b, o, ssm_state, decode)
+            self._core_decode(layer, y, a, b, o, cache, decode)
         for pieces in rounds:
             at = tokens_of(pieces, x.device)
             inputs = self.prepare.fused_post_conv_prep(
@@ -132,19 +138,18 @@ class VllmTarget(Target):
                 layer.V,
                 layer.use_qk_l2norm,
             )
-            o[at] = self._chunk(layer, inputs, False, ssm_state, pieces)
+            o[at] = self._chunk(layer, inputs, False, cache, pieces)
         return o
 
     # ---- one call of one kernel -------------------------------------------------------------------------------
 
-    def _chunk(
-        self, layer: Layer, inputs, l2norm: bool, ssm_state: torch.Tensor, pieces: list[Piece]
-    ) -> torch.Tensor:
+    def _chunk(self, layer: Layer, inputs, l2norm: bool, cache: Cache, pieces: list[Piece]) -> torch.Tensor:
         """The chunk kernels over one piece of each row: o of its tokens; final states go to their slots."""
         q, k, v, g, beta = inputs
-        initial = ssm_state.new_zeros(len(pieces), *ssm_state.shape[1:])
-        warm = [i for i, p in enumerate(pieces) if p.source is not None]
-        initial[warm] = ssm_state[[pieces[i].source for i in warm]]
+        initial = cache.pages.new_zeros(len(pieces), *cache.pages.shape[1:])
+        for i, piece in enumerate(pieces):
+            if piece.source is not None:
+                initial[i] = cache.read(piece)
         o, final = self.chunk.chunk_gated_delta_rule(
             *(t[None].contiguous() for t in (q, k, v, g, beta)),
             scale=layer.scale,
@@ -153,17 +158,15 @@ class VllmTarget(Target):
             cu_seqlens=offsets(pieces, q.device),
             use_qk_l2norm_in_kernel=l2norm,
         )
-        kept = [i for i, p in enumerate(pieces) if p.destination]
-        ssm_state[[pieces[i].destination for i in kept]] = final[kept].to(ssm_state.dtype)
+        for piece, state in zip(pieces, final):
+            cache.write(piece, state)
         return o[0]
 
-    def _delta_decode(
-        self, layer: Layer, inputs, o: torch.Tensor, ssm_state: torch.Tensor, pieces: list[Piece]
-    ) -> None:
+    def _delta_decode(self, layer: Layer, inputs, o: torch.Tensor, cache: Cache, pieces: list[Piece]) -> None:
         """The recurrent kernel on one-token rows, in place in the pages."""
         at = tokens_of(pieces, o.device)
         q, k, v, g, beta = (t[at].contiguous()[None] for t in inputs)
-        with in_place(ssm_state, pieces) as (states, slots):
+        with cache.in_place(pieces) as (states, slots):
             # The public wrapper asserts scale > 0; the layer never passes another.
             out, _ = self.recurrent.fused_recurrent_gated_delta_rule_fwd(
                 q, k, v, g, beta,
@@ -175,13 +178,11 @@ class VllmTarget(Target):
             )  # fmt: skip
         o[at] = out[0]
 
-    def _core_decode(
-        self, layer: Layer, y, a, b, o: torch.Tensor, ssm_state: torch.Tensor, pieces: list[Piece]
-    ) -> None:
+    def _core_decode(self, layer: Layer, y, a, b, o: torch.Tensor, cache: Cache, pieces: list[Piece]) -> None:
         """The packed decode kernel: gates, normalisation and recurrence of one-token rows, in place in the pages."""
         at = tokens_of(pieces, o.device)
         out = o.new_empty(len(pieces), 1, layer.HV, layer.V)
-        with in_place(ssm_state, pieces) as (states, slots):
+        with cache.in_place(pieces) as (states, slots):
             self.recurrent.fused_recurrent_gated_delta_rule_packed_decode(
                 y[at].contiguous(), a[at].contiguous(), b[at].contiguous(), layer.A_log, layer.dt_bias,
                 scale=layer.scale,
@@ -192,11 +193,11 @@ class VllmTarget(Target):
             )  # fmt: skip
         o[at] = out[:, 0]
 
-    def _conv_prefill(self, layer: Layer, x, y, conv_state: torch.Tensor, pieces: list[Piece]) -> None:
+    def _conv_prefill(self, layer: Layer, x, y, cache: Cache, pieces: list[Piece]) -> None:
         """The varlen convolution over one piece of each row, in place in the pages."""
         at = tokens_of(pieces, x.device)
         warm = [p.source is not None for p in pieces]
-        with in_place(conv_state, pieces) as (states, slots):
+        with cache.in_place(pieces) as (states, slots):
             out = self.convolution.causal_conv1d_fn(
                 x[at].T,
                 layer.conv_weight,
@@ -209,10 +210,10 @@ class VllmTarget(Target):
             )
         y[at] = out.T
 
-    def _conv_decode(self, layer: Layer, x, y, conv_state: torch.Tensor, pieces: list[Piece]) -> None:
+    def _conv_decode(self, layer: Layer, x, y, cache: Cache, pieces: list[Piece]) -> None:
         """The one-token convolution, in place in the pages."""
         at = tokens_of(pieces, x.device)
-        with in_place(conv_state, pieces) as (states, slots):
+        with cache.in_place(pieces) as (states, slots):
             y[at] = self.convolution.causal_conv1d_update(
                 x[at].contiguous(),
                 states.transpose(1, 2),
@@ -290,13 +291,12 @@ class VllmAllTarget(VllmTarget):
 
 def schedule(batch: Batch) -> tuple[list[Piece], list[list[Piece]]]:
     """One-token rows that have a state, and the rounds of all others: round i holds the i-th piece of each row."""
-    B = batch.block_size
     decode: list[Piece] = []
     rounds: list[list[Piece]] = []
     starts, lengths, tables = (t.tolist() for t in (batch.query_start_loc, batch.seq_lens, batch.block_table))
-    for row, (start, end) in enumerate(zip(starts, starts[1:])):
-        n, table = lengths[row] - (end - start), tables[row]
-        pieces = list(pieces_of(start, n, end - start, table, B))
+    for row, (start, end) in enumerate(pairwise(starts)):
+        n = lengths[row] - (end - start)
+        pieces = list(pieces_of(row, start, n, end - start, tables[row], batch.block_size))
         if end - start == 1 and n > 0:
             decode += pieces
         else:
@@ -306,14 +306,14 @@ def schedule(batch: Batch) -> tuple[list[Piece], list[list[Piece]]]:
     return decode, rounds
 
 
-def pieces_of(at: int, n: int, m: int, table: list[int], B: int) -> Iterator[Piece]:
+def pieces_of(row: int, at: int, n: int, m: int, table: list[int], B: int) -> Iterator[Piece]:
     """The pieces of a row whose first token is packed at ``at``: cut at every boundary inside."""
-    position, source = n, table[(n - 1) // B] if n else None
+    position = n
     while position < n + m:
         end = min((position // B + 1) * B, n + m)
-        destination = table[position // B]
-        yield Piece(at + position - n, at + end - n, source, destination)
-        position, source = end, destination
+        source = table[(position - 1) // B] if position else None
+        yield Piece(row, at + position - n, at + end - n, source, table[position // B])
+        position = end
 
 
 def tokens_of(pieces: list[Piece], device: torch.device) -> torch.Tensor:
@@ -327,29 +327,37 @@ def offsets(pieces: list[Piece], device: torch.device) -> torch.Tensor:
     return lengths.cumsum(0).int().to(device)
 
 
-class in_place:
-    """The pages with each row's state already in the slot it goes to, and those slots (int32 [N]).
+class Cache:
+    """One part of the pages during one batch, and the states of rows whose column is null."""
 
-    A row whose destination is null works in a copy that is dropped.
-    """
+    def __init__(self, pages: torch.Tensor):
+        self.pages = pages
+        self.kept: dict[int, torch.Tensor] = {}
 
-    def __init__(self, states: torch.Tensor, pieces: list[Piece]):
-        self.states, self.pieces = states, pieces
+    def read(self, piece: Piece) -> torch.Tensor:
+        """The state that a piece starts from."""
+        return self.pages[piece.source] if piece.source else self.kept[piece.row]
 
-    def __enter__(self) -> tuple[torch.Tensor, torch.Tensor]:
-        pieces, states = self.pieces, self.states
-        if any(p.destination == 0 for p in pieces):
-            states = states.new_zeros(len(pieces) + 1, *states.shape[1:])
-            slots = list(range(1, len(pieces) + 1))
+    def write(self, piece: Piece, state: torch.Tensor) -> None:
+        """The state that a piece ends with, rounded to the cache's dtype."""
+        if piece.destination:
+            self.pages[piece.destination] = state.to(self.pages.dtype)
         else:
-            slots = [p.destination for p in pieces]
-        self.used, self.slots = states, slots
-        moved = [(s, p.source) for s, p in zip(slots, pieces) if p.source is not None]
-        if moved:
-            states[[s for s, _ in moved]] = self.states[[source for _, source in moved]]
-        return states, torch.tensor(slots, dtype=torch.int32, device=states.device)
+            self.kept[piece.row] = state.to(self.pages.dtype)
 
-    def __exit__(self, *exc) -> None:
-        if self.used is not self.states:
-            kept = [(s, p.destination) for s, p in zip(self.slots, self.pieces) if p.destination]
-            self.states[[d for _, d in kept]] = self.used[[s for s, _ in kept]]
+    @contextmanager
+    def in_place(self, pieces: list[Piece]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The pages with each row's state already in the slot that it goes to, and those slots (int32 [N]).
+
+        If a column is null, all rows work in a copy outside the pages.
+        """
+        outside = any(p.destination == 0 for p in pieces)
+        states = self.pages.new_zeros(len(pieces) + 1, *self.pages.shape[1:]) if outside else self.pages
+        slots = list(range(1, len(pieces) + 1)) if outside else [p.destination for p in pieces]
+        for slot, piece in zip(slots, pieces):
+            if piece.source is not None and (outside or slot != piece.source):
+                states[slot] = self.read(piece)
+        yield states, torch.tensor(slots, dtype=torch.int32, device=states.device)
+        if outside:
+            for slot, piece in zip(slots, pieces):
+                self.write(piece, states[slot].clone())
