@@ -216,6 +216,7 @@ def life_of(case: Case, faults: Faults = NONE, worker: SymbolicWorker | None = N
 def config_of(case: Case) -> EngineConfig:
     """The engine of a machine case: sizes from the case, habits from ``choice``."""
     habits = {name: case.choice[name] for name in ("depth", "attention", "skip", "stale")}
+    habits["chunk_size"] = case.choice.get("chunk_size")
     return EngineConfig(case.sizes.B, case.pool.num_slots, **habits)
 
 

@@ -3,7 +3,7 @@
 Requests are resent, share whole or partial prefixes, and mostly arrive early; pools hold one to three of the
 largest request, so that eviction and preemption are common. Sizes and choices are drawn here, no tensors.
 
-Imports hypothesis, ``fuzz.case`` and ``fuzz.engine``. Exercise it with ``pytest tests/fuzz/test_machine.py``.
+Imports hypothesis and ``fuzz``. Exercise it with ``pytest tests/fuzz/test_machine.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gdn_apc.fuzz.case import Case, Dtypes, Inputs, Pool, Request, Sizes
+from gdn_apc.fuzz.strategies.settings import draw_setting
+from gdn_apc.fuzz.targets.base import Target
 
 ALL = 1000  # a cut or a budget that no life reaches
 _NAMES = (
@@ -28,18 +30,25 @@ _NAMES = (
 
 @dataclass(frozen=True)
 class Scale:
-    """How large lives may be: requests, blocks of the longest request, events, and the largest block size."""
+    """How large lives may be: the most requests and events; of the longest request blocks, tokens and decoded
+    tokens; and the largest block size, where it is not the setting's."""
 
-    requests: tuple[int, int]
+    requests: int
+    events: int
     blocks: int
-    events: tuple[int, int]
-    block_size: int
+    tokens: int
+    decoded: int
+    block_size: int = 0
 
 
-SYMBOLIC = Scale(requests=(3, 12), blocks=5, events=(40, 80), block_size=5)
+SYMBOLIC = Scale(requests=16, events=120, blocks=5, tokens=ALL, decoded=ALL, block_size=5)
 """About 15 steps a life, in a few milliseconds."""
 
+KERNELS = Scale(requests=8, events=20, blocks=4, tokens=90, decoded=6)
+"""About 25 steps a life: a quarter of a second on the interpreter."""
 
+
+_MORE = st.integers(0, 127)
 _PADDING = ([], [], [0], [1], [3], [0, 2])
 
 
@@ -62,67 +71,72 @@ def events_by_name(block_size: int) -> dict[str, st.SearchStrategy[list[Any]]]:
     return {name: st.tuples(st.just(name), *args).map(list) for name, args in arguments.items()}
 
 
-def event_lists(block_size: int, scale: Scale) -> st.SearchStrategy[list[list[Any]]]:
-    """A life's events: scheduling passes as vLLM makes them, single rows in any order, and what disturbs them."""
+@st.composite
+def event_lists(draw: st.DrawFn, block_size: int, scale: Scale) -> list[list[Any]]:
+    """A life's events: scheduling passes as vLLM makes them, single rows in any order, and what disturbs them.
+
+    Drawn one by one until a zero comes: so lives are long on average, and yet every event can be shrunk away
+    (a list with a least size cannot shrink below it, and one without is short on average).
+    """
     by_name = events_by_name(block_size)
     one = st.sampled_from(_NAMES).flatmap(by_name.__getitem__)
-    return st.lists(one, min_size=scale.events[0], max_size=scale.events[1])
+    events: list[list[Any]] = []
+    while len(events) < scale.events and draw(_MORE):
+        events.append(draw(one))
+    return events
 
 
 @st.composite
 def request_sets(draw: st.DrawFn, block_size: int, scale: Scale) -> tuple[list[Request], list[int]]:
     """Requests and the length of their prompts; each after the first may share a prefix of an earlier one."""
+    longest = min(scale.blocks * block_size + 1, max(scale.tokens, 2 * block_size + 1))
+    tokens = st.integers(1, longest)
+    whole_or = st.one_of(st.just(ALL), st.integers(0, longest))
+    one = st.tuples(tokens, st.integers(0, scale.requests), whole_or, whole_or)
     requests: list[Request] = []
     prompts: list[int] = []
-    for i in range(draw(st.integers(*scale.requests))):
-        length = draw(st.integers(1, scale.blocks * block_size + 1))
-        parent, shared = None, 0
-        if i:
-            parent = draw(st.integers(0, i - 1))
-            most = min(length, requests[parent].length)
-            shared = draw(st.one_of(st.just(most), st.integers(0, most)))
-        requests.append(Request(length, parent, shared))
-        prompts.append(draw(st.one_of(st.just(length), st.integers(1, length))))
+    for i, (length, pick, shared, prompt) in enumerate(
+        draw(st.lists(one, min_size=1, max_size=scale.requests))
+    ):
+        parent = pick % i if i else None
+        requests.append(Request(length, parent, min(shared, length, requests[parent].length) if i else 0))
+        # What is not prompt is decoded, a token a step.
+        prompts.append(min(length, max(1, prompt, length - scale.decoded)))
     return requests, prompts
 
 
-@st.composite
-def lives(
-    draw: st.DrawFn,
-    name: str,
-    scale: Scale = SYMBOLIC,
-    sizes: st.SearchStrategy[Sizes] | None = None,
-    dtypes: st.SearchStrategy[Dtypes] | None = None,
-    level: str = "core",
-) -> Case:
-    """A case of property ``name`` whose ``choice`` holds the life: prompts, habits of the engine, and events.
-
-    ``sizes`` and ``dtypes`` are drawn for the kernels; without them they are the smallest there are.
-    """
-    if sizes is None:
-        drawn = Sizes(H=1, HV=1, K=1, V=1, W=2, B=draw(st.integers(1, scale.block_size)), C=16)
-    else:
-        drawn = draw(sizes)
-    requests, prompts = draw(request_sets(drawn.B, scale))
+def _life(draw: st.DrawFn, block_size: int, scale: Scale) -> tuple[tuple[Request, ...], int, dict[str, Any]]:
+    """Requests, number of slots, and the ``choice`` that ``fuzz.engine.life`` reads: prompts, habits, events."""
+    requests, prompts = draw(request_sets(block_size, scale))
     attention = draw(st.booleans())
-    most = max(-(-r.length // drawn.B) for r in requests) * (2 if attention else 1)
-    pool = Pool(1 + most + draw(st.integers(0, 2 * most)))
+    most = max(-(-r.length // block_size) for r in requests) * (2 if attention else 1)
     choice = {
         "prompts": prompts,
         "depth": draw(st.integers(1, 3)),
         "attention": attention,
         "skip": draw(st.booleans()),
         "stale": draw(st.booleans()),
-        "events": draw(event_lists(drawn.B, scale)),
+        # Some have arrived before anything happens, or half of the lives would hardly start.
+        "events": [["submit", 0]] * draw(st.integers(1, len(requests)))
+        + draw(event_lists(block_size, scale)),
     }
-    return Case(
-        property=name,
-        level=level,
-        sizes=drawn,
-        dtypes=Dtypes("fp32", "fp32", "fp32") if dtypes is None else draw(dtypes),
-        inputs=Inputs(seed=0),
-        requests=tuple(requests),
-        steps=(),
-        pool=pool,
-        choice=choice,
-    )
+    return tuple(requests), 1 + most + draw(st.integers(0, 2 * most)), choice
+
+
+@st.composite
+def symbolic_lives(draw: st.DrawFn, name: str, scale: Scale = SYMBOLIC) -> Case:
+    """A life on labels, as a case of property ``name``. Its sizes are the smallest there are, except B."""
+    sizes = Sizes(H=1, HV=1, K=1, V=1, W=2, B=draw(st.integers(1, scale.block_size)), C=16)
+    requests, num_slots, choice = _life(draw, sizes.B, scale)
+    dtypes, inputs = Dtypes("fp32", "fp32", "fp32"), Inputs(seed=0)
+    return Case(name, "core", sizes, dtypes, inputs, requests, (), Pool(num_slots), choice=choice)
+
+
+@st.composite
+def kernel_lives(draw: st.DrawFn, name: str, target: Target, scale: Scale = KERNELS) -> Case:
+    """A life for a target's kernels, of sizes, dtypes and regimes that it claims and its device affords."""
+    setting = draw_setting(draw, target, share=0.5, blocks=6, lively=True)
+    requests, num_slots, choice = _life(draw, setting.sizes.B, scale)
+    if not setting.claims.any_start:
+        choice["chunk_size"] = setting.sizes.C
+    return setting.complete(name, requests, (), num_slots, **choice)

@@ -33,6 +33,7 @@ class EngineConfig:
     ``attention``: a second group of blocks in the same pool, as in a hybrid model; a hit needs its blocks too.
     ``skip``: state blocks before the last computed token are freed while the request runs (vLLM does so).
     ``stale``: columns that a request does not hold carry stale slot numbers in the kernels' table, else 0.
+    ``chunk_size``: rows of two tokens or more start on its grid only, for kernels that cannot start anywhere.
     """
 
     block_size: int
@@ -41,6 +42,7 @@ class EngineConfig:
     attention: bool = False
     skip: bool = False
     stale: bool = False
+    chunk_size: int | None = None
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -50,6 +52,11 @@ class EngineConfig:
     def columns(self, tokens: int) -> int:
         """ceil(tokens / B)."""
         return -(-tokens // self.block_size)
+
+    def cut(self, n: int, m: int) -> int:
+        """The row that may start at n: ``m`` tokens, or one if that is all that kernels can do there."""
+        off_grid = self.chunk_size is not None and n % self.block_size % self.chunk_size
+        return 1 if off_grid and m > 1 else m
 
 
 @dataclass(eq=False)
@@ -155,7 +162,7 @@ class Engine:
             return None
         if request.status == WAITING:
             return self._admit(request, cut)
-        m = min(cut, request.known - request.computed)
+        m = self.config.cut(request.computed, min(cut, request.known - request.computed))
         if m < 1:
             return None
         if self.config.skip:
@@ -177,7 +184,7 @@ class Engine:
             self.events["machine_same_step_guard"] += 1
             return None
         n = blocks * self.config.block_size
-        m = min(cut, request.known - n)
+        m = self.config.cut(n, min(cut, request.known - n))
         need = (self.config.columns(n + m) - blocks) * len(self.config.kinds)
         if need > sum(slot not in slots for slot in self.pool.free):
             self.events["machine_admission_waits"] += 1

@@ -21,7 +21,7 @@ from gdn_apc.fuzz.engine import (
 )
 from gdn_apc.fuzz.engine.blocks import BlockPool
 from gdn_apc.fuzz.engine.labels import ATTENTION, STATE
-from gdn_apc.fuzz.engine.lives import ALL, lives
+from gdn_apc.fuzz.engine.lives import ALL, symbolic_lives
 from gdn_apc.fuzz.engine.rows import EngineRow, contract
 from gdn_apc.fuzz.properties.base import Violation
 from gdn_apc.oracle.metadata import block_indices
@@ -364,24 +364,22 @@ def test_the_catalogue_describes_every_flag():
     assert set().union(*(planted.caught_by for planted in CATALOGUE.values())) == INVARIANTS
 
 
+quick = settings(
+    database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+
+
 class Found(BaseException):
     """Leaves Hypothesis at the first violation, without shrinking."""
 
 
-def examples_until_found(fault: str, number: int, most: int = 300) -> tuple[int, Violation]:
-    """How many random lives it takes to find a fault, and what was found."""
+def examples_until_found(fault: str, number: int, rounds: int = 15) -> tuple[int, Violation]:
+    """How many random lives it takes to find a fault, in rounds of 20 as the campaign has them, and what was found."""
     tried = 0
     found: list[Violation] = []
 
-    @seed(number)
-    @settings(
-        max_examples=most,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(lives("machine_symbolic"))
+    @settings(quick, max_examples=20)
+    @given(symbolic_lives("machine_symbolic"))
     def search(case):
         nonlocal tried
         tried += 1
@@ -392,7 +390,8 @@ def examples_until_found(fault: str, number: int, most: int = 300) -> tuple[int,
             raise Found from None
 
     try:
-        search()
+        for i in range(rounds):
+            seed(1000 * number + i)(search)()
     except Found:
         return tried, found[0]
     pytest.fail(f"{fault}: {CATALOGUE[fault].doc}: not found in {tried} lives")
