@@ -130,6 +130,7 @@ def disturbed_step(
     copies = Copies(disturbed, dtypes[0], S)
     result = StepResult(o, torch.empty_like(o))
     magnitude = torch.maximum(S.abs().amax((1, 2), keepdim=True), v.abs().amax((0, 2))[:, None, None])
+    overflowed = not bool(S.isfinite().all())
     deviations, gross = [], torch.empty_like(o)
     decay, beta = (x[:, :, None, None] for x in (torch.exp(g), beta))
     columns = [x[..., None] for x in (q, k, v)]
@@ -140,19 +141,26 @@ def disturbed_step(
                 o[t] = products.sum(-1)
                 gross[t] = products.square_().sum(-1)
             deviations.append((copies.token() if m == 1 else copies.chunk(start, end)) - o[start:end])
-        tolerance = result.state_unstored_tol[column] = state_tolerance(
-            copies.deviation(S), copies.written, copies.roundoff, magnitude
-        )
+        overflowed = overflowed or (dtypes[1] == "fp16" and not bool(copies.state.isfinite().all()))
+        spread = copies.deviation(S), copies.written
+        tolerance = state_tolerance(*_defined(overflowed, *spread), copies.roundoff, magnitude)
+        result.state_unstored_tol[column] = tolerance
         result.state_tol[column] = stored(tolerance, S, dtypes[1])
         result.writes[column] = Write(S.clone(), None)
         if chunks[-1][1] < m:
             copies.persist(S, dtypes[1])
             S = round_to(S, dtypes[1])
+    spread = torch.cat(deviations, 1), gross
     result.o_unstored_tol = output_tolerance(
-        torch.cat(deviations, 1), gross, copies.roundoff, magnitude[None, :, :, 0]
+        *_defined(overflowed, *spread), copies.roundoff, magnitude[None, :, :, 0]
     )
     result.o_tol = stored(result.o_unstored_tol, o, dtypes[0])
     return result
+
+
+def _defined(overflowed: bool, *spread: torch.Tensor) -> Sequence[torch.Tensor]:
+    """After a stored state has overflowed: rows that are not defined any more must not spoil the head's tolerance."""
+    return [torch.nan_to_num(x, 0.0, 0.0, 0.0) for x in spread] if overflowed else spread
 
 
 def conv_step(

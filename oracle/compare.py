@@ -3,20 +3,25 @@
 A tolerance belongs to one element of one quantity. It is what a correct kernel may be off before it stores the
 value (from the spread of the disturbed copies of ``oracle.perturb``), plus half an ulp of the stored dtype at the
 exact value. An element passes if |actual − exact| ≤ tolerance, with the *unrounded* exact value; so a value that
-was rounded the wrong way is found even where the kernel's own error is far below the ulp.
+was rounded the wrong way is found even where the kernel's own error is far below the ulp. Where rounding to the
+stored dtype dominates, ratios near 1 are therefore usual and no sign of danger: half an ulp is a hard bound.
+
+Domain: g finite, beta‖k‖² ≤ 1, stored values well below the overflow of the state's dtype. An output that overflows
+its dtype is compared as infinity. A state that overflows when it is stored makes later values of its row undefined.
 
 Imports torch and ``oracle``. Exercise it with ``pytest tests/oracle/test_compare.py``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from gdn_apc.oracle.dtypes import half_ulp
+from gdn_apc.oracle.dtypes import DTYPES, dtype_name, half_ulp, torch_dtype
 
 COVERAGE = 8.0
 """Tolerance over the root mean square of the copies' spread: the largest of 10⁸ normal errors is 5.7 of them."""
@@ -81,14 +86,38 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
+        """Whether every element is within its tolerance."""
         return self.wrong == 0
 
 
-def ratios(expected: torch.Tensor, actual: torch.Tensor, tol: torch.Tensor) -> torch.Tensor:
-    """Error / tolerance of each element, float64; inf where actual is NaN, or finite where expected is inf."""
+def overflow_limit(dtype: str) -> float:
+    """From this magnitude on, rounding to ``dtype`` gives infinity: half an ulp above its largest number."""
+    largest = torch.finfo(torch_dtype(dtype)).max
+    return largest + float(half_ulp(torch.tensor(largest, dtype=torch.float64), dtype))
+
+
+def ratios(
+    expected: torch.Tensor, actual: torch.Tensor, tol: torch.Tensor, dtype: str | None = None
+) -> torch.Tensor:
+    """Error / tolerance of each element, float64, on expected's device.
+
+    NaN or infinity where a finite value is expected is infinitely wrong. Infinity of the right sign is right
+    where the exact value, give or take its tolerance, overflows ``dtype`` (actual's own by default). Where the
+    exact value is not defined (NaN: a stored state overflowed earlier) anything is accepted.
+    """
+    if dtype is None and actual.dtype in DTYPES.values():
+        dtype = dtype_name(actual.dtype)
     expected, actual = expected.double(), actual.to(expected.device).double()
-    ratio = (actual - expected).abs() / tol
-    return torch.where(actual.isnan(), torch.inf, ratio)
+    tol = tol.to(expected.device).expand(expected.shape)
+    if bool(((tol.isnan() | (tol < 0)) & ~expected.isnan()).any()):
+        raise ValueError("tol: has a NaN or a negative number where a value is expected; expected tolerances")
+    ratio = torch.where(actual == expected, 0.0, (actual - expected).abs() / tol)
+    ratio = torch.where(ratio.isnan() | ~actual.isfinite(), torch.inf, ratio)
+    if bool(actual.isinf().any()):
+        limit = float("inf") if dtype is None else overflow_limit(dtype)
+        right = actual.isinf() & (actual.sign() == expected.sign()) & (expected.abs() + tol >= limit)
+        ratio = torch.where(right, 0.0, ratio)
+    return torch.where(expected.isnan(), 0.0, ratio)
 
 
 def check(
@@ -103,40 +132,45 @@ def check(
     dtype: str | None = None,
     **place: Any,
 ) -> Comparison:
-    """Compare ``actual`` with ``expected`` under ``tol`` (broadcast to expected's shape).
+    """Compare ``actual`` with the unrounded ``expected`` under ``tol``, which broadcasts to expected's shape.
 
     ``axes`` names the axes ("position", "head", "row", "element"); a "position" axis counts from ``first`` and
     adds the block if ``block_size`` is given. ``place`` (request=…, column=…) is repeated in the message.
+    ``dtype``: in which actual was stored, actual's own by default.
     """
     if expected.shape != actual.shape:
-        return Comparison(
-            float("inf"),
-            1,
-            dict(place),
-            f"{what}: has shape {list(actual.shape)}; expected {list(expected.shape)}",
-        )
+        text = f"{what}: has shape {list(actual.shape)}; expected {list(expected.shape)}"
+        return Comparison(float("inf"), 1, dict(place), text + _at(place))
     if expected.numel() == 0:
         return Comparison(0.0)
-    ratio = ratios(expected, actual, tol)
+    ratio = ratios(expected, actual, tol, dtype)
     bad = ratio > 1
-    wrong = int(bad.sum())
-    worst = float(ratio.max())
+    wrong, worst = int(bad.sum()), float(ratio.max())
     if not wrong:
         return Comparison(worst)
-    index = [int(i) for i in bad.nonzero()[0]]
-    where = dict(place)
-    for name, i in zip(axes or [f"axis {a}" for a in range(len(index))], index):
-        if name == "position":
-            where["position"] = first + i
-            if block_size:
-                where["block"] = (first + i) // block_size
-        else:
-            where[name] = i
-    at = tuple(index)
-    e, a, t = float(expected[at]), float(actual[at]), float(tol.expand(expected.shape)[at])
-    text = ", ".join(f"{k} {v}" for k, v in where.items())
-    message = (
-        f"{what} is wrong at {text}: expected {e:.9g}, actual {a:.9g}, error {abs(a - e):.3g}, tolerance {t:.3g}, "
-        f"ratio {float(ratio[at]):.3g}; {wrong} of {expected.numel()} elements are wrong, worst ratio {worst:.3g}"
-    )
-    return Comparison(worst, wrong, where, message)
+    index = tuple(int(i) for i in bad.nonzero()[0])
+    where = dict(place) | _named(index, axes, first, block_size)
+    e, a = float(expected[index]), float(actual[index])
+    t = float(tol.expand(expected.shape)[index])
+    if math.isfinite(a):
+        text = f"expected {e:.9g}, actual {a:.9g}, error {abs(a - e):.3g}, tolerance {t:.3g}, "
+        text += f"ratio {float(ratio[index]):.3g}"
+    else:
+        text = f"actual is {a}, expected {e:.9g}, which is finite"
+    message = f"{what} is wrong{_at(where)}: {text}; {wrong} of {expected.numel()} elements are wrong, "
+    return Comparison(worst, wrong, where, message + f"worst ratio {worst:.3g}")
+
+
+def _named(index: tuple[int, ...], axes: Sequence[str], first: int, block_size: int | None) -> dict[str, int]:
+    """An element's index by the names of its axes."""
+    named = {}
+    for axis, i in enumerate(index):
+        name = axes[axis] if axis < len(axes) else f"axis {axis}"
+        named[name] = first + i if name == "position" else i
+        if name == "position" and block_size:
+            named["block"] = named[name] // block_size
+    return named
+
+
+def _at(where: dict[str, Any]) -> str:
+    return " at " + ", ".join(f"{name} {value}" for name, value in where.items()) if where else ""

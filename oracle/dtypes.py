@@ -50,5 +50,6 @@ def half_ulp(x: torch.Tensor, name: str) -> torch.Tensor:
     """
     bits, emin = _FORMAT[name]
     # frexp: |x| = f · 2^e with 0.5 <= f < 1, so the spacing at x is 2^(e - bits).
-    exponent = torch.frexp(x)[1].clamp(min=emin + 1)
+    # Zero counts as the smallest: frexp gives it the exponent of 0.5.
+    exponent = torch.frexp(torch.where(x == 0, 2.0**emin, x))[1].clamp(min=emin + 1)
     return torch.ldexp(torch.ones_like(x), exponent - bits - 1)

@@ -4,7 +4,7 @@ No ceiling division, no cumulative sums, no tensors: a row is the list of its to
 is the block its position lies in, and a chunk starts where the walk over the tokens says so. The fields have the
 names of ``impl.build_metadata``'s, and DESIGN.md section 3 says what they mean.
 
-Imports the standard library only. Exercise it with ``pytest tests/oracle/test_metadata.py``.
+Imports the standard library only. Exercise it with ``pytest tests/oracle/test_indices.py``.
 """
 
 from __future__ import annotations
