@@ -47,7 +47,7 @@ def variants(
     operand, scratch, precision = OPERANDS[DTYPES[dtype]]
     scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[scratch]
     BK = next_power_of_two(max(K, 16))
-    heads = dict(H=H, HV=HV, K=K, V=V, BK=BK, L2NORM=True)
+    heads = dict(K=K, V=V, BK=BK, L2NORM=True)
     products = dict(BT=C, OPERAND=operand, PRECISION=precision, **heads)
     inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b"), dtype)
     pointers = inputs | {"state": state, "conv_state": dtype, "w": scratch, "u": scratch}
@@ -87,7 +87,7 @@ def variants(
         dict(BV=launches.recurrent.tile, **heads),
         launches.recurrent,
     )
-    yield _variant("gates", gates.gates_kernel, pointers, dict(HV=HV, BT=16, BH=next_power_of_two(HV)), None)
+    yield _variant("gates", gates.gates_kernel, pointers, dict(BT=16, BH=next_power_of_two(HV)), None)
 
 
 def _variant(name, kernel, pointers, constants, launch) -> Variant:
@@ -125,11 +125,13 @@ def build(variant: Variant, arch: str) -> dict[str, Any]:
     from triton.compiler import ASTSource
 
     types = signature(variant)
-    # Strides of a real layer are multiples of 16, and so are addresses; without saying so, loads are scalar.
+    # Head counts and strides of a real layer are multiples of 16, and so are addresses; unsaid, loads are scalar.
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(types.items())
-        if kind.startswith("*") or name == "dim" or (name.startswith("stride") and name != "stride_table")
+        if kind.startswith("*")
+        or name in ("dim", "H", "HV")
+        or (name.startswith("stride") and name != "stride_table")
     }
     began = time.perf_counter()
     source = ASTSource(variant.kernel, types, variant.constants, aligned)

@@ -140,8 +140,8 @@ def _recurrent(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launc
         q, k, v, g, beta, ssm_state, o,
         meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.write_slot,
         scale,
-        q.stride(0), k.stride(0), v.stride(0), o.stride(0), *ssm_state.stride()[:3],
-        H=H, HV=HV, K=K, V=V, BK=next_power_of_two(K), BV=launch.tile,
+        q.stride(0), k.stride(0), v.stride(0), o.stride(0), *ssm_state.stride()[:3], H, HV,
+        K=K, V=V, BK=next_power_of_two(K), BV=launch.tile,
         L2NORM=use_qk_l2norm, num_warps=launch.num_warps, num_stages=launch.num_stages,
     )  # fmt: skip
 
@@ -152,18 +152,23 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
     T, HV, V = v.shape
     operand, scratch, precision = OPERANDS[q.dtype]
     BK = next_power_of_two(max(K, 16))
-    BT = next_power_of_two(max(min(meta.chunk_size, meta.block_size), 16))
     w = torch.empty(T, HV, K, dtype=scratch, device=q.device)
     u = torch.empty(T, HV, V, dtype=scratch, device=q.device)
     shape = dict(
-        H=H, HV=HV, K=K, V=V, BK=BK, BT=BT, OPERAND=operand, PRECISION=precision, L2NORM=use_qk_l2norm
+        K=K,
+        V=V,
+        BK=BK,
+        BT=next_power_of_two(max(meta.chunk_size, 16)),
+        OPERAND=operand,
+        PRECISION=precision,
+        L2NORM=use_qk_l2norm,
     )
     launch = launches.prepare
-    prepare_kernel[(HV, meta.chunk_row.shape[0])](
+    prepare_kernel[(meta.chunk_row.shape[0], HV)](
         k, v, g, beta, w, u,
         meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
         meta.block_size, meta.chunk_size,
-        k.stride(0), v.stride(0),
+        k.stride(0), v.stride(0), H, HV,
         BV=launch.tile, INVERSE="ieee" if q.dtype == torch.float32 else "tf32x3", **shape,
         num_warps=launch.num_warps, num_stages=launch.num_stages,
     )  # fmt: skip
@@ -172,7 +177,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
         q, k, g, w, u, ssm_state, o,
         meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.block_table,
         scale, meta.block_table.shape[1], meta.block_size, meta.chunk_size,
-        q.stride(0), k.stride(0), o.stride(0), *ssm_state.stride()[:3], meta.block_table.stride(0),
+        q.stride(0), k.stride(0), o.stride(0), *ssm_state.stride()[:3], meta.block_table.stride(0), H, HV,
         BV=launch.tile, **shape, num_warps=launch.num_warps, num_stages=launch.num_stages,
     )  # fmt: skip
 

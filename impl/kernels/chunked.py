@@ -83,17 +83,17 @@ def prepare_kernel(
     k, v, g, beta, w, u,
     query_start_loc, num_computed_tokens, chunk_offsets, chunk_row,
     B, C,
-    stride_k, stride_v,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    stride_k, stride_v, H, HV,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     BT: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, INVERSE: tl.constexpr, L2NORM: tl.constexpr,
 ):  # fmt: skip
-    """w: [T, HV, K] and u: [T, HV, V] of every chunk, in the operand dtype. Grid (HV, chunks)."""
+    """w: [T, HV, K] and u: [T, HV, V] of every chunk, in the operand dtype. Grid (chunks, HV)."""
     _row, _i, q0, n, m, start, end = chunk_of_row(
-        tl.program_id(1), query_start_loc, num_computed_tokens, chunk_offsets, chunk_row, B, C, False
+        tl.program_id(0), query_start_loc, num_computed_tokens, chunk_offsets, chunk_row, B, C, False
     )
     if m <= 1:
         return
-    hv = tl.program_id(0)
+    hv = tl.program_id(1)
     h = hv // (HV // H)
     t = tl.arange(0, BT)
     used = t < end - start
@@ -129,8 +129,8 @@ def scan_kernel(
     q, k, g, w, u, state, o,
     query_start_loc, num_computed_tokens, read_slots, block_table,
     scale, num_columns, B, C,
-    stride_q, stride_k, stride_o, stride_slot, stride_head, stride_row, stride_table,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    stride_q, stride_k, stride_o, stride_slot, stride_head, stride_row, stride_table, H, HV,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     BT: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, L2NORM: tl.constexpr,
 ):  # fmt: skip
     """o: [T, HV, V], and the state of every write column in its slot. Grid (tiles of V, HV, rows)."""

@@ -28,7 +28,7 @@ def gates_kernel(
     num_tokens,
     stride_a,
     stride_b,
-    HV: tl.constexpr,
+    HV,
     BT: tl.constexpr,
     BH: tl.constexpr,
 ):

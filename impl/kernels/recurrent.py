@@ -20,8 +20,8 @@ def recurrent_kernel(
     q, k, v, g, beta, state, o,
     query_start_loc, num_computed_tokens, read_slots, write_slots,
     scale,
-    stride_q, stride_k, stride_v, stride_o, stride_slot, stride_head, stride_row,
-    H: tl.constexpr, HV: tl.constexpr, K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
+    stride_q, stride_k, stride_v, stride_o, stride_slot, stride_head, stride_row, H, HV,
+    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     L2NORM: tl.constexpr,
 ):  # fmt: skip
     """Shapes as in ``impl.gated_delta_rule``. Grid (tiles of V, HV, rows)."""

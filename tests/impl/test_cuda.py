@@ -79,6 +79,7 @@ def test_a_replayed_graph_leaves_the_eager_bits():
     T = fresh.num_tokens
     for name in ("x", "a", "b"):
         getattr(buffers, name)[:T].copy_(getattr(again, name))
+    buffers.weight.copy_(again.weight)
     meta.copy_(fresh.metadata())
     graph.replay()
 
