@@ -1,0 +1,200 @@
+"""Tolerances are neither too tight nor too loose: the simulated kernel over ordinary and extreme regimes.
+
+For each class (quantity, input dtype, state dtype, path) the worst error / tolerance of every unit (a token or block,
+times a head) is collected: none may exceed 1, and the tolerance may be at most 10 times the 99th percentile of the
+errors. Both are asserted before storing (where rounding to the stored dtype hides nothing) and after. Run with
+``pytest tests/oracle/test_tightness.py -s`` to see the table.
+"""
+
+import random
+from collections import defaultdict
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gdn_apc.oracle import conv_step, core_step, delta_step
+from tests.oracle import regimes, simulated
+
+LOOSE = 10.0
+LARGEST = 0.95  # of error / tolerance before storing; 1 would be a false alarm
+
+INPUTS = ["bf16", "fp16", "fp32"]
+STATES = ["fp32", "bf16", "fp16"]
+
+
+class Ratios:
+    """error / tolerance of units, by quantity, before and after storing."""
+
+    def __init__(self, *name):
+        self.name, self.found = name, defaultdict(list)
+
+    def add(self, quantity, exact, before, stored, unstored_tol, tol):
+        """Units are the first axis and the heads; the rest of a unit counts by its worst element."""
+        for when, actual, t in (("unstored", before, unstored_tol), ("stored", stored, tol)):
+            ratio = ((actual.double() - exact).abs() / t).nan_to_num(nan=torch.inf)
+            self.found[quantity, when].append(ratio.amax(-1).flatten())
+
+    def add_step(self, want, got):
+        """A row's outputs and states."""
+        self.add("o", want.o, got.o, got.o_stored, want.o_unstored_tol, want.o_tol)
+        for j, write in want.writes.items():
+            tols = (t[j].flatten(1) for t in (want.state_unstored_tol, want.state_tol))
+            exact, before, stored = (x.flatten(1) for x in (write.state, got.states[j], got.states_stored[j]))
+            self.add("state", exact, before, stored, *tols)
+
+    def judge(self):
+        """Print the table, and assert both bounds for every class."""
+        for (quantity, when), parts in self.found.items():
+            ratio = torch.cat(parts)
+            p99, largest = float(ratio.quantile(0.99)), float(ratio.max())
+            loose = 1 / p99 if p99 else float("inf")
+            name = " ".join((quantity, *self.name, when))
+            print(
+                f"{name:40} {len(ratio):6} units, tolerance / p99 {loose:5.2f}, largest ratio {largest:.3f}"
+            )
+            assert len(ratio) >= 100, name
+            assert largest <= (LARGEST if when == "unstored" else 1.0), name
+            assert loose <= LOOSE, name
+
+
+def a_variant(r):
+    """A kernel's choices, at random."""
+    return simulated.Variant(
+        tf32=r.choice(["nearest", "cut"]),
+        fp32=r.choice(["ieee", "three"]),
+        decay_on=r.choice(["value", "key"]),
+        decay_query=r.random() < 0.5,
+        inverse=r.choice(["rows", "blocks"]),
+        fold_beta=r.random() < 0.5,
+        round_u=r.random() < 0.5,
+    )
+
+
+def sizes(r, path):
+    """Lengths, heads, widths, block and chunk sizes of one row."""
+    H, B = r.choice([1, 2]), r.choice([1, 3, 16, 40, 64, 200])
+    m = 1 if path == "one" else r.choice([2, 3, 5, 17, 40, 80])
+    return SimpleNamespace(
+        m=min(m, 17) if B == 1 else m,
+        n=r.choice([0, 1, B, 2 * B, 2 * B + 1]),
+        H=H,
+        HV=H * r.choice([1, 2, 3]),
+        K=r.choice([8, 16, 64]),
+        V=r.choice([8, 16, 32]),
+        B=B,
+        C=r.choice([16, 32, 64]),
+    )
+
+
+@pytest.mark.parametrize("path", ["one", "chunk"])
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("dtype", INPUTS)
+def test_delta_rule(dtype, state, path):
+    """Every regime of gates, betas, keys, values and states: long memory, −5 a token, repeated keys, heavy rows, …"""
+    r = random.Random(f"{dtype} {state} {path}")
+    found = Ratios(dtype, state, path)
+    for seed in range(120 if path == "one" else 80):
+        s = sizes(r, path)
+        names = dict(
+            gate=r.choice(regimes.GATES),
+            beta=r.choice(regimes.BETAS),
+            key=r.choice(regimes.KEYS),
+            value=r.choice(regimes.VALUES if state != "fp16" else ("normal", "tiny", "constant", "integers")),
+            state=r.choice(regimes.STATES),
+        )
+        x = regimes.row(seed, m=s.m, n=s.n, H=s.H, HV=s.HV, K=s.K, V=s.V, dtypes=(dtype, state), **names)
+        args = dict(n=s.n, block_size=s.B, chunk_size=s.C, dtypes=(dtype, state), scale=None, **x)
+        found.add_step(delta_step(**args), simulated.delta(**args, variant=a_variant(r)))
+    found.judge()
+
+
+def a_layer(r, generator, s, dtype):
+    """A layer, with and without bias, activation and normalisation (short keys without it)."""
+    D = 2 * s.H * s.K + s.HV * s.V
+    weight = torch.randn(D, 4, generator=generator) / 2
+    normalise = r.random() < 0.8
+    if not normalise:
+        weight[s.H * s.K : 2 * s.H * s.K] *= 0.1 * s.K**-0.5
+    return SimpleNamespace(
+        H=s.H,
+        HV=s.HV,
+        K=s.K,
+        V=s.V,
+        conv_weight=weight.to(regimes.TORCH[dtype]),
+        conv_bias=torch.randn(D, generator=generator).to(regimes.TORCH[dtype])
+        if r.random() < 0.3 and normalise
+        else None,
+        A_log=3 * torch.rand(s.HV, generator=generator) - 2,
+        dt_bias=torch.randn(s.HV, generator=generator),
+        scale=s.K**-0.5,
+        use_qk_l2norm=normalise,
+        activation=r.choice(["silu", "silu", None]),
+    )
+
+
+def a_core_row(seed, r, s, dtypes):
+    """A layer and the arguments of ``core_step``: gates from exactly 0 to near total, inputs small, large, constant."""
+    generator = torch.Generator().manual_seed(seed)
+    layer = a_layer(r, generator, s, dtypes[0])
+    draw = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    size = r.choice([0.05, 1.0, 1.0, 3.0]) if layer.use_qk_l2norm else 1.0
+    x, a = size * draw(s.m, layer.conv_weight.shape[0]), draw(s.m, s.HV)
+    if r.random() < 0.2:
+        x = x[:1].expand_as(x)
+    a = r.choice([a, a - 12, 3 * a + 15, 10 * a])
+    b = r.choice([0, 1, 6]) * draw(s.m, s.HV)
+    state, window = draw(s.HV, s.V, s.K), size * draw(3, x.shape[1])
+    inputs = [t.to(regimes.TORCH[dtypes[0]]) for t in (x, a, b)]
+    return (
+        layer,
+        inputs,
+        dict(
+            n=s.n,
+            block_size=s.B,
+            chunk_size=s.C,
+            dtypes=dtypes,
+            state=state.to(regimes.TORCH[dtypes[1]]) if s.n else None,
+            window=window.to(regimes.TORCH[dtypes[0]]) if s.n else None,
+        ),
+    )
+
+
+@pytest.mark.parametrize("path", ["one", "chunk"])
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("dtype", INPUTS)
+def test_core(dtype, state, path):
+    """The whole core, y's turned roundings and the gates' errors included."""
+    r = random.Random(f"core {dtype} {state} {path}")
+    found = Ratios("core", dtype, state, path)
+    for seed in range(120 if path == "one" else 45):
+        layer, inputs, step = a_core_row(seed, r, sizes(r, path), (dtype, state))
+        want = core_step(*inputs, layer, **step)
+        found.add_step(want, simulated.core(*inputs, layer, **step, variant=a_variant(r)))
+    found.judge()
+
+
+@pytest.mark.parametrize("dtype", INPUTS)
+def test_convolution(dtype):
+    """Units are tokens."""
+    r = random.Random(dtype)
+    found = Ratios("conv", dtype)
+    for seed in range(100):
+        layer, (x, _, _), step = a_core_row(seed, r, sizes(r, r.choice(["one", "chunk"])), (dtype, "fp32"))
+        args = dict(window=step["window"], activation=layer.activation)
+        want = conv_step(
+            x, layer.conv_weight, layer.conv_bias, n=step["n"], block_size=8, dtype=dtype, **args
+        )
+        got = simulated.conv(x, layer.conv_weight, layer.conv_bias, **args)
+        found.add("y", want.o, got, got.to(x.dtype), want.o_unstored_tol, want.o_tol)
+    found.judge()
+
+
+def test_the_bounds_can_fail():
+    """Tolerances a hundred times wider, or narrower, are both rejected."""
+    exact, actual = torch.zeros(200, 1, 4).double(), torch.full((200, 1, 4), 0.1)
+    for tol in (torch.tensor(20.0), torch.tensor(0.02)):
+        found = Ratios("planted")
+        found.add("o", exact, actual, actual, tol, tol)
+        with pytest.raises(AssertionError, match="o planted unstored"):
+            found.judge()
