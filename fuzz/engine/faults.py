@@ -3,7 +3,7 @@
 Each is a mistake that engines have made (``upstream`` in the catalogue names reports). They are planted
 in our own engine, so they measure the machine: how many lives until the fault is found.
 
-Imports the standard library only. Exercise it with ``pytest tests/fuzz/test_engine.py``.
+Imports the standard library only. Exercise it with ``pytest tests/fuzz/test_engine_faults.py``.
 """
 
 from __future__ import annotations
