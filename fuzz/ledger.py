@@ -277,7 +277,7 @@ def mixed_prefill_decode(case, live):
     )
 
 
-@event(_needs_any_start)
+@event()
 def uniform_rows_of_both_kinds(case, live):
     """all rows of a batch have one length of two or more, some fresh and some not"""
     return any(

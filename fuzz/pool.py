@@ -1,7 +1,7 @@
 """The cache's pages, as an engine lays them out: strided views over one byte buffer, and who wrote what.
 
-A page holds one slot: its convolution window, then its recurrent state, then padding that is nobody's. Red zones
-of 512 bytes lie before the first page and after the last::
+A page holds one slot: its convolution window, then its recurrent state, then padding that is nobody's (as is a
+gap of up to 63 bytes between the two). Red zones of 512 bytes lie before the first page and after the last::
 
     | red zone | conv 0 | ssm 0 | padding | conv 1 | ssm 1 | padding | … | red zone |
                  slot 0, the null block     slot 1
@@ -26,7 +26,9 @@ from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.tensors import TORCH
 
 RED_ZONE = 512
-PARTS = ("conv", "ssm", "padding")
+PARTS = ("conv", "gap", "ssm", "padding")
+ALIGNMENT = 64
+"""Parts and pages start on multiples of 16 elements of any dtype: with less, compilers may order sums differently."""
 _LARGE = 1 << 30
 _WATCHED_PADDING = 4096  # of a page's padding, at most this much is poisoned and watched
 
@@ -56,14 +58,16 @@ class Pages:
     def __init__(self, case: Case, device: torch.device | str = "cpu"):
         s, d, pool = case.sizes, case.dtypes, case.pool
         conv_dtype, ssm_dtype = TORCH[d.conv], TORCH[d.state]
-        conv_bytes = _round_up((s.W - 1) * s.conv_dim * conv_dtype.itemsize, 64)
-        ssm_bytes = _round_up(s.HV * s.V * s.K * ssm_dtype.itemsize, 64)
-        page = _round_up(conv_bytes + ssm_bytes + pool.page_padding, 64)
+        conv_bytes = (s.W - 1) * s.conv_dim * conv_dtype.itemsize
+        ssm_bytes = s.HV * s.V * s.K * ssm_dtype.itemsize
+        ssm_start = _round_up(conv_bytes, ALIGNMENT)
+        page = _round_up(ssm_start + ssm_bytes + pool.page_padding, ALIGNMENT)
         self.num_slots = pool.num_slots
         self._bounds = {
             "conv": (0, conv_bytes),
-            "ssm": (conv_bytes, conv_bytes + ssm_bytes),
-            "padding": (conv_bytes + ssm_bytes, min(page, conv_bytes + ssm_bytes + _WATCHED_PADDING)),
+            "gap": (conv_bytes, ssm_start),
+            "ssm": (ssm_start, ssm_start + ssm_bytes),
+            "padding": (ssm_start + ssm_bytes, min(page, ssm_start + ssm_bytes + _WATCHED_PADDING)),
         }
         self._buffer = allocate(2 * RED_ZONE + self.num_slots * page, device)
         watched = self._bounds["padding"][1]
@@ -79,7 +83,7 @@ class Pages:
         self.ssm = self._buffer.view(ssm_dtype).as_strided(
             (self.num_slots, s.HV, s.V, s.K),
             (page // ssm_dtype.itemsize, s.V * s.K, s.K, 1),
-            (RED_ZONE + conv_bytes) // ssm_dtype.itemsize,
+            (RED_ZONE + ssm_start) // ssm_dtype.itemsize,
         )
         self._poison = _nans(self.num_slots, watched, device)
         self.fill("nan")

@@ -105,6 +105,18 @@ def visibly_different(world: World, original: RanRow, changed: RanRow) -> bool:
     return any(((a - b).abs() > 4 * tol).any() for a, b, tol in pairs)
 
 
+READING = (
+    "tiny_chunk_after_hit",
+    "decode_over_a_boundary",
+    "shared_by_many",
+    "preempted_and_resumed",
+    "many_boundaries",
+    "clipped_chunks",
+    "uniform_rows",
+    "prompt_in_pieces",
+)
+"""Scenarios in which rows read a state."""
+
 register(
     Property(
         name="hit_is_used",
@@ -120,14 +132,4 @@ register(
         check=check_used,
         needs=needs(),
     )
-)
-
-READING = (
-    "tiny_chunk_after_hit",
-    "decode_over_a_boundary",
-    "shared_by_many",
-    "preempted_and_resumed",
-    "many_boundaries",
-    "clipped_chunks",
-    "uniform_rows",
 )

@@ -65,7 +65,7 @@ def other_slots(case: Case, rng: random.Random) -> Case:
 @variant
 def other_layout(case: Case, rng: random.Random) -> Case:
     """Other padding between slots, and windows laid out the other way."""
-    padding = case.pool.page_padding + rng.choice((4, 12, 16, 36))
+    padding = case.pool.page_padding + rng.choice((64, 128, 448))
     pool = dataclasses.replace(case.pool, page_padding=padding, channel_major=not case.pool.channel_major)
     return dataclasses.replace(case, pool=pool)
 

@@ -56,7 +56,7 @@ class Planner:
 
     # ---- events -----------------------------------------------------------------------------------------------
 
-    def admit(self, m: int, *, twin_of: int | None = None) -> int | None:
+    def admit(self, m: int, *, twin_of: int | None = None, null_interior: bool = False) -> int | None:
         """A new request runs its first ``m`` tokens. Returns its index, or None if the batch is full.
 
         ``twin_of``: it has the tokens of that request, as far as that one ever got; it must not run further.
@@ -65,7 +65,7 @@ class Planner:
             return None
         shared = 0 if twin_of is None else self.lives[twin_of].reach
         self.lives.append(_Life(twin_of, shared))
-        return self._run(len(self.lives) - 1, m)
+        return self._run(len(self.lives) - 1, m, null_interior)
 
     def hit(
         self, donor: int, k: int, m: int, *, extra: int = 0, stale: str = "null", twin_of: int | None = None
@@ -85,7 +85,7 @@ class Planner:
         return self._run(len(self.lives) - 1, m)
 
     def advance(self, r: int, m: int, *, null_interior: bool = False) -> int | None:
-        """A running request runs ``m`` more tokens; with ``null_interior``, columns it passes through are null."""
+        """A running request runs ``m`` more tokens. With ``null_interior``, new columns that it passes through are null."""
         if self._full() or not self.lives[r].running or r in self._touched:
             return None
         return self._run(r, m, null_interior)

@@ -23,9 +23,13 @@ def scenario(f: Callable) -> Callable:
     return f
 
 
+RARE = ("tiny_chunk_after_hit", "uniform_rows", "prompt_in_pieces", "fresh_token_among_decodes")
+"""Scenarios whose events nothing else makes: drawn twice as often."""
+
+
 def draw_schedule(draw, plan: Planner, names: tuple[str, ...] | None = None) -> str:
     """A random schedule or a scenario, of ``names`` if given; returns which."""
-    choices = names or ("random",) * 6 + tuple(SCENARIOS)
+    choices = names or ("random",) * 6 + tuple(SCENARIOS) + RARE
     name = draw(st.sampled_from(choices))
     if name == "random":
         random_schedule(draw, plan)
@@ -113,7 +117,7 @@ def uniform_rows(draw, plan: Planner) -> None:
     r = donor(draw, plan, k)
     other = plan.admit(some(draw, plan))
     plan.end_step()
-    m = draw(st.sampled_from((1, 2, 4)))
+    m = draw(st.sampled_from((2, 1, 4, 3)))
     reader(draw, plan, r, k, m)
     plan.advance(r, m)
     plan.admit(m)
@@ -238,7 +242,9 @@ def shared_by_many(draw, plan: Planner) -> None:
 @scenario
 def long_prefill(draw, plan: Planner) -> None:
     """One prompt as long as the budget allows, in one step, so that drift and decay show (fla 122, cudnn-frontend 1017)."""
-    r = plan.admit(10 * plan.sizes.C + draw(st.integers(0, 9)))
+    r = plan.admit(
+        10 * plan.sizes.C + draw(st.integers(0, 9)), null_interior=draw(st.sampled_from((False, False, True)))
+    )
     plan.end_step()
     plan.advance(r, draw(st.sampled_from((1, 3))))
 
@@ -251,3 +257,13 @@ def chunks_smaller_than_blocks(draw, plan: Planner) -> None:
     for _ in range(3):
         plan.end_step()
         plan.advance(r, m)
+
+
+@scenario
+def prompt_in_pieces(draw, plan: Planner) -> None:
+    """A prompt in steps that end on chunk edges, on boundaries, or one token beside them (sglang 33515; vllm 51113)."""
+    r = plan.admit(max(2, length(plan.sizes, 0, draw(st.sampled_from(("edge", "boundary", "past"))), 0)))
+    for _ in range(draw(st.integers(1, 3))):
+        plan.end_step()
+        aim = draw(st.sampled_from(("edge", "boundary", "edge", "before", "past")))
+        plan.advance(r, max(2, length(plan.sizes, plan.lives[r].n, aim, draw(st.integers(0, 2)))))

@@ -67,6 +67,7 @@ def apply(plan: Planner, event: Event) -> None:
     """Make the event happen, or the nearest one that can."""
     kind, m = event.kind, lambda n: length(plan.sizes, n, event.aim, event.amount)
     running, paused = plan.running(), plan.paused()
+    null = event.flag and event.amount % 4 == 0
     if kind == "step":
         plan.end_step()
     elif kind == "pad":
@@ -85,13 +86,9 @@ def apply(plan: Planner, event: Event) -> None:
         plan.hit(donor, k, m(k * plan.sizes.B), extra=event.amount % 5, stale=STALE[event.amount % 3])
     elif kind in ("advance", "decode", "hit", "resume") and running:
         r = _pick(running, event.who)
-        plan.advance(
-            r,
-            1 if kind == "decode" else m(plan.lives[r].n),
-            null_interior=event.flag and event.amount % 4 == 0,
-        )
+        plan.advance(r, 1 if kind == "decode" else m(plan.lives[r].n), null_interior=null)
     else:
-        plan.admit(m(0))
+        plan.admit(m(0), null_interior=null)
 
 
 def random_schedule(draw, plan: Planner) -> None:

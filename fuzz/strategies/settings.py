@@ -40,9 +40,9 @@ class Scale:
 
 SMALL = Scale(
     heads=((1, 1), (1, 2), (2, 2), (2, 4), (1, 3), (1, 2), (2, 2), (1, 4), (1, 8)),
-    widths=(16, 8, 32, 24, 16, 64, 8, 32),
+    widths=(8, 16, 32, 24, 16, 64, 8, 32),
     chunk_sizes=(16, 16, 16, 16, 32),
-    blocks=(16, 1, 2, 3, 4, 5, 7, 8, 12, 15, 20, 24, 32, 33, 40, 48, 5, 20, 24),
+    blocks=(4, 2, 3, 1, 5, 7, 8, 12, 15, 16, 20, 24, 32, 33, 40, 48, 2, 2, 16, 20, 24),
     budget=60,
     tokens=320,
     rows=6,
@@ -51,7 +51,7 @@ LARGE = Scale(
     heads=((1, 1), (16, 32), (16, 48), (16, 64), (16, 32), (16, 48), (2, 4), (4, 4), (1, 8), (2, 6)),
     widths=(128, 128, 128, 128, 64, 256, 32, 96),
     chunk_sizes=(64, 64, 64, 64, 16, 32),
-    blocks=(64, 1, 2, 3, 5, 16, 48, 64, 100, 128, 192, 256, 528, 544, 800, 1088),
+    blocks=(64, 1, 2, 2, 3, 5, 16, 48, 64, 100, 128, 192, 256, 528, 544, 800, 1088),
     budget=1 << 20,
     tokens=2600,
     rows=8,
@@ -176,7 +176,7 @@ def draw_setting(
     conv_dtype = (
         draw(st.sampled_from((input_dtype, input_dtype, "fp32"))) if level != "delta" else input_dtype
     )
-    sizes = _sizes(draw, scale, level, blocks)
+    sizes = _sizes(draw, scale, level, blocks, chunky=state_dtype == "fp32")
     return Setting(
         level=level,
         sizes=sizes,
@@ -185,7 +185,7 @@ def draw_setting(
         options=_options(draw, level, exact),
         pool=Pool(
             0,
-            page_padding=draw(st.sampled_from((0, 0, 4, 20, 64))),
+            page_padding=draw(st.sampled_from((0, 0, 64, 192, 1024))),
             channel_major=level != "delta" and draw(st.booleans()),
         ),
         scale=scale,
@@ -195,7 +195,8 @@ def draw_setting(
     )
 
 
-def _sizes(draw: Draw, scale: Scale, level: str, blocks: int) -> Sizes:
+def _sizes(draw: Draw, scale: Scale, level: str, blocks: int, chunky: bool) -> Sizes:
+    """``chunky``: rather blocks of several chunks, because only an fp32 state has free cuts between them."""
     C = draw(st.sampled_from(scale.chunk_sizes))
     # A head count is affordable if the budget pays for some blocks of one chunk.
     heads = [(h, hv) for h, hv in scale.heads if hv * blocks <= scale.budget] or [scale.heads[0]]
@@ -203,6 +204,8 @@ def _sizes(draw: Draw, scale: Scale, level: str, blocks: int) -> Sizes:
     affordable = [
         b for b in scale.blocks if blocks * HV * -(-b // C) <= scale.budget and b * 2 <= scale.tokens
     ] or [scale.blocks[0]]
+    if chunky:
+        affordable += [b for b in affordable if b > C] * 2
     return Sizes(
         H=H,
         HV=HV,

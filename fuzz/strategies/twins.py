@@ -25,9 +25,14 @@ def free_ends(setting: Setting, start: int, end: int) -> list[int]:
     return [p for p in range(start + 2, end - 1) if is_free_cut(p, s.B, s.C, setting.dtypes.state)]
 
 
-def draw_cuts(draw: Any, ends: list[int], most: int = 2) -> list[int]:
+def draw_cuts(draw: Any, ends: list[int], least: int = 0, most: int = 2) -> list[int]:
     """Some of the places, in order, two tokens or more apart."""
-    chosen = sorted(draw(st.lists(st.sampled_from(ends), max_size=most, unique=True))) if ends else []
+    least = min(least, len(ends))
+    chosen = (
+        sorted(draw(st.lists(st.sampled_from(ends), min_size=least, max_size=most, unique=True)))
+        if ends
+        else []
+    )
     return [p for i, p in enumerate(chosen) if i == 0 or p - chosen[i - 1] > 1]
 
 
@@ -69,7 +74,9 @@ def warm_and_cold(draw: Any, target: Target) -> Case:
     prefill(plan, warm, ends[1:])
 
     through = first > 1 and draw(st.booleans())
-    cold_ends = draw_cuts(draw, free_ends(setting, 0, start)) + ([] if through else [start])
+    cold_ends = draw_cuts(draw, free_ends(setting, 0, start), least=draw(st.integers(0, 1))) + (
+        [] if through else [start]
+    )
     cold = prefill(plan, None, cold_ends + ends, twin_of=warm)
     return setting.case("warm_equals_cold", plan, warm=warm, cold=cold, start=start)
 
@@ -91,7 +98,7 @@ def one_step_and_several(draw: Any, target: Target) -> Case:
     start = before[0] if before else k * B
     end = start + draw(st.integers(4, 3 * C + 8))
     free = not setting.claims.any_start or draw(st.sampled_from((True, True, False)))
-    cuts = draw_cuts(draw, free_ends(setting, start, end) if free else list(range(start + 1, end)), most=3)
+    cuts = draw_cuts(draw, free_ends(setting, start, end) if free else list(range(start + 1, end)), 1, 3)
 
     def run(ends: list[int], twin_of: int | None = None) -> int:
         if donor is None:

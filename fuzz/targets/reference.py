@@ -9,6 +9,7 @@ Imports torch, ``oracle`` and ``fuzz``. Exercise it with ``pytest tests/fuzz/tes
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -119,7 +120,7 @@ class ReferenceTarget(Target):
         starts, lens, tables = (
             t.tolist() for t in (batch.query_start_loc, batch.seq_lens, batch.block_table)
         )
-        for i, (start, end) in enumerate(zip(starts, starts[1:])):
+        for i, (start, end) in enumerate(itertools.pairwise(starts)):
             if end > start:
                 yield Line(i, start, lens[i] - (end - start), end - start, tables[i])
 

@@ -29,7 +29,7 @@ LAYOUTS = [
     dict(input=i, state=s, conv=c, padding=p, channel_major=m)
     for i in ("bf16", "fp16", "fp32")
     for s in ("bf16", "fp16", "fp32")
-    for c, p, m in ((None, 0, False), ("fp32", 4, True), (None, 20, True), ("fp32", 3, False))
+    for c, p, m in ((None, 0, False), ("fp32", 64, True), (None, 20, True), ("fp32", 3, False))
 ]
 
 
@@ -47,6 +47,8 @@ def test_views_have_the_contracts_shapes_and_do_not_overlap(layout):
 
     assert torch.equal(p.conv, conv) and torch.equal(p.ssm, ssm)
     assert p.conv.stride(2 if not layout["channel_major"] else 1) == 1
+    for view in (p.conv, p.ssm):
+        assert view.data_ptr() % 16 == 0 and view.stride(0) % 16 == 0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -77,6 +79,7 @@ def test_poison_differs_from_place_to_place():
         (lambda p: p.conv[3, 0, 0].fill_(1.0), Change(3, "conv", 0)),
         (lambda p: p.conv[0, 2, 39].fill_(1.0), Change(0, "conv", (2 * 40 + 39) * 2)),
         (lambda p: p.part(1, "padding")[5].zero_(), Change(1, "padding", 5)),
+        (lambda p: p.part(1, "gap")[15].zero_(), Change(1, "gap", 15)),
         (lambda p: p._buffer[RED_ZONE - 1].zero_(), Change(None, "red zone before", RED_ZONE - 1)),
         (lambda p: p._buffer[-RED_ZONE].zero_(), Change(None, "red zone after", 0)),
     ],

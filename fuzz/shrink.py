@@ -1,0 +1,184 @@
+"""Makes a failing case small by editing its explicit rows: fewer batches, rows, tokens, simpler sizes and numbers.
+
+Hypothesis shrinks the draws that made a case; here the case itself is edited, which removes what a scenario's code
+would always put there, and costs a check a candidate. A candidate counts only if it is within the contract
+(``fuzz/validity.py``), within the target's claims, and still fails; the order of the edits is the order of what a
+reader wants to be rid of first.
+
+    small = minimise(case, fails, claims, seconds=30.0)      # fails(case) -> bool, must not raise
+
+Imports the standard library and ``fuzz``. Exercise it with ``pytest tests/fuzz/test_shrink.py``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from gdn_apc.fuzz.case import Case, Inputs, Options, Request, Row, Step
+from gdn_apc.fuzz.geometry import read_column, rows, write_columns
+from gdn_apc.fuzz.targets.base import Claims
+from gdn_apc.fuzz.validity import problems
+
+
+def minimise(case: Case, fails: Callable[[Case], bool], claims: Claims, seconds: float) -> Case:
+    """The smallest case that was found to fail, within so many seconds; ``case`` itself if none smaller did."""
+    deadline, tried = time.monotonic() + seconds, {case.to_json()}
+
+    def accept(candidate: Case) -> bool:
+        text = candidate.to_json()
+        if text in tried:
+            return False
+        tried.add(text)
+        return claimed(candidate, claims) and not problems(candidate) and fails(candidate)
+
+    progress = True
+    while progress:
+        progress = False
+        for edit in EDITS:
+            candidates = edit(case)
+            while time.monotonic() < deadline and (candidate := next(candidates, None)) is not None:
+                if accept(candidate):
+                    case, progress = candidate, True
+                    candidates = edit(case)
+    return case
+
+
+def claimed(case: Case, claims: Claims) -> bool:
+    """Whether a target with these claims may be asked."""
+    s, d = case.sizes, case.dtypes
+    return (
+        case.num_tokens > 0
+        and case.level in claims.seams
+        and d.input in claims.input_dtypes
+        and d.state in claims.state_dtypes
+        and (claims.head_sizes is None or {s.K, s.V} <= claims.head_sizes)
+        and s.B % claims.block_multiple == 0
+        and (s.C in claims.chunk_sizes or case.level == "metadata")
+    )
+
+
+def drop_steps(case: Case) -> Iterator[Case]:
+    """Without one batch, the last first."""
+    for i in reversed(range(len(case.steps))):
+        yield replace(case, steps=case.steps[:i] + case.steps[i + 1 :])
+
+
+def drop_rows(case: Case) -> Iterator[Case]:
+    """Without one row, the last first."""
+    for i, j, _ in reversed(list(rows(case))):
+        yield with_row(case, i, j, None)
+
+
+def drop_tokens(case: Case) -> Iterator[Case]:
+    """A row of fewer tokens. Rows after it, if any, move with it, as far as that stays within the contract."""
+    for i, j, row in reversed(list(rows(case))):
+        for m in dict.fromkeys((1, 2, row.m // 2, row.m - 1)):
+            if 0 < m < row.m:
+                shorter = with_row(case, i, j, replace(row, m=m))
+                yield shorter
+                yield _moved(shorter, i, row, m - row.m)
+    if case.level == "metadata":
+        for i, j, row in reversed(list(rows(case))):
+            yield from (
+                with_row(case, i, j, replace(row, n=n))
+                for n in dict.fromkeys((0, row.n // 2, row.n - 1))
+                if 0 <= n < row.n
+            )
+
+
+def drop_unused(case: Case) -> Iterator[Case]:
+    """No tokens that no row computes, and no requests after the last used one."""
+    reach = [0] * len(case.requests)
+    for _, _, row in rows(case):
+        if row.request is not None and case.level != "metadata":
+            reach[row.request] = max(reach[row.request], row.n + row.m)
+    for r, request in reversed(
+        list(enumerate(case.requests))
+    ):  # children first: they share their parent's tokens
+        if request.parent is not None:
+            reach[request.parent] = max(reach[request.parent], min(request.shared, reach[r]))
+    requests = [Request(n, r.parent, min(r.shared, n)) for n, r in zip(reach, case.requests)]
+    while len(requests) > 1 and not requests[-1].length:
+        requests.pop()
+    yield replace(case, requests=tuple(requests))
+
+
+def simpler_numbers(case: Case) -> Iterator[Case]:
+    """Plain regimes, options and pages; fp32; one head, narrow heads, small blocks."""
+    for field, value in (
+        ("betas", "uniform"),
+        ("keys", "normal"),
+        ("values", "normal"),
+        ("gates", "mild"),
+        ("seed", 0),
+    ):
+        yield replace(case, inputs=replace(case.inputs, **{field: value}))
+    yield replace(case, inputs=Inputs(0))
+    yield replace(
+        case, options=Options(use_qk_l2norm=case.options.use_qk_l2norm, activation=case.options.activation)
+    )
+    yield replace(case, pool=replace(case.pool, page_padding=0, channel_major=False))
+    for change in (dict(conv=case.dtypes.input), dict(state="fp32"), dict(input="fp32", conv="fp32")):
+        yield replace(case, dtypes=replace(case.dtypes, **change))
+    s = case.sizes
+    for change in (
+        dict(H=1, HV=1),
+        dict(H=1, HV=2),
+        dict(H=1),
+        dict(K=8),
+        dict(V=8),
+        dict(K=16),
+        dict(V=16),
+        dict(W=4),
+    ):
+        if any(getattr(s, name) > value for name, value in change.items()):
+            yield replace(case, sizes=replace(s, **change))
+    if case.level == "metadata":
+        yield from (replace(case, sizes=replace(s, B=B)) for B in (1, 2, 4, s.B // 2, s.B - 1) if 0 < B < s.B)
+        yield from (replace(case, sizes=replace(s, C=C)) for C in (1, 2, 4, 16) if C < s.C)
+
+
+def plain_tables(case: Case) -> Iterator[Case]:
+    """Columns that are not used become null or go; slots are numbered as they appear."""
+    B, names = case.sizes.B, {0: 0}
+    steps = []
+    for step in case.steps:
+        plain = []
+        for row in step.rows:
+            used = set(write_columns(row.n, row.m, B)) | (
+                {read_column(row.n, B)} if row.m and row.n else set()
+            )
+            table = [
+                slot if j in used else 0 for j, slot in enumerate(row.table[: max(used, default=-1) + 1])
+            ]
+            plain.append(replace(row, table=tuple(names.setdefault(slot, len(names)) for slot in table)))
+        steps.append(Step(tuple(plain)))
+    yield replace(case, steps=tuple(steps), pool=replace(case.pool, num_slots=len(names) + 1))
+
+
+EDITS = (drop_steps, drop_rows, drop_tokens, drop_unused, simpler_numbers, plain_tables)
+"""Each yields candidates for one kind of simplification; after a success it starts again from the new case."""
+
+
+def with_row(case: Case, i: int, j: int, row: Row | None) -> Case:
+    """The case with one row replaced or left out; a batch that becomes empty goes too."""
+    batch = (*case.steps[i].rows[:j], *([row] if row else []), *case.steps[i].rows[j + 1 :])
+    steps = (*case.steps[:i], *([Step(batch)] if batch else []), *case.steps[i + 1 :])
+    return replace(case, steps=steps)
+
+
+def _moved(case: Case, after: int, row: Row, by: int) -> Case:
+    """Rows of the same request in later batches start earlier, if they went on from where ``row`` ended."""
+    end, steps = row.n + row.m, list(case.steps)
+    for i in range(after + 1, len(steps)):
+        steps[i] = Step(
+            tuple(
+                replace(r, n=r.n + by)
+                if r.request == row.request and r.request is not None and r.n >= end
+                else r
+                for r in steps[i].rows
+            )
+        )
+    return replace(case, steps=tuple(steps))
