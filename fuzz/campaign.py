@@ -27,7 +27,7 @@ from gdn_apc.fuzz import profiles
 from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.properties.base import Checked, Property, Violation
 from gdn_apc.fuzz.ratios import Histogram
-from gdn_apc.fuzz.runs import RunFolder, digest
+from gdn_apc.fuzz.runs import RunFolder, compact, digest
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -38,8 +38,10 @@ DEFAULT_BUDGET = 45
 """Examples of a kernel property. Its floor is 40; a few draws repeat an earlier case and are not counted."""
 
 SHRINK_SECONDS = 120.0
-ROUND = {"kernel": 15, "metadata": 200, "machine": 20, "canary": 20}
-SMOKE_ROUND = {"kernel": 4, "metadata": 50, "machine": 3, "canary": 20}
+ROUND, SMOKE_ROUND = 11, 4
+"""Examples of a round. Hypothesis derives new examples from earlier ones from the eleventh on, and those are like one
+another: short rounds draw more widely. (``fuzz/floors.py`` measures with the same length.)"""
+
 BARREN_ROUNDS = 3
 """A property whose rounds bring no new case this often in a row has nothing left to draw."""
 
@@ -75,9 +77,10 @@ class Plan:
         share = min(1.0, self.budget / DEFAULT_BUDGET)
         return max(1, math.ceil(prop.floor * share / self.shards))
 
-    def round_size(self, prop: Property) -> int:
-        """Examples of one round. Fixed by the kind, never by the clock, so that a seed means the same cases."""
-        return (SMOKE_ROUND if self.smoke else ROUND)[prop.kind]
+    @property
+    def round_size(self) -> int:
+        """Examples of one round. Never changed by the clock, so that a seed means the same cases."""
+        return SMOKE_ROUND if self.smoke else ROUND
 
 
 @dataclass
@@ -114,6 +117,10 @@ class Outcome:
     message: str = ""
     case: str = ""
     ledger: Counter[str] = field(default_factory=Counter)
+
+    def units(self, prop: Property) -> int:
+        """What ``Plan.goal`` counts."""
+        return self.examples if prop.kind == "kernel" else self.comparisons
 
 
 def size_key(case: Case) -> tuple[int, int, int]:
@@ -187,7 +194,7 @@ class Drive:
         return self.outcome
 
     def _rounds(self, deadline: float) -> None:
-        goal, size, barren = self.plan.goal(self.prop), self.plan.round_size(self.prop), 0
+        goal, size, barren = self.plan.goal(self.prop), self.plan.round_size, 0
         if self.database is not None:
             self._round("reuse", profiles.REPLAY, size)
         while self.failure is None and barren < BARREN_ROUNDS:
@@ -201,7 +208,7 @@ class Drive:
                 return
 
     def _units(self) -> int:
-        return self.outcome.examples if self.prop.kind == "kernel" else self.outcome.comparisons
+        return self.outcome.units(self.prop)
 
     def _round(self, phase: str, phases: tuple[Phase, ...], max_examples: int) -> None:
         """One run of ``@given``. Fails into ``self.failure``; raises ``Broken`` for what is our own fault."""
@@ -241,7 +248,7 @@ class Drive:
             self.failure.attempts += 1
             if time.monotonic() > self.failure.started + self.plan.shrink_seconds:
                 raise ShrinkCap
-        self.run_folder.journal(self.worker, case.to_json(**self._provenance(self.number)))
+        self.run_folder.journal(self.worker, compact(case, **self._provenance(self.number)))
         started = time.monotonic()
         try:
             checked = check(self.prop, self.target, case)
@@ -290,27 +297,25 @@ class Drive:
     def _report_failure(self) -> None:
         """Save the shrunk case and its script, and say how to replay it."""
         failure, outcome = self.failure, self.outcome
-        case, error = failure.answer()
-        provenance = self._provenance(failure.number)
-        path = self.run_folder.save_case(case, provenance)
-        self.run_folder.save_repro(case, provenance, str(error))
         if outcome.status == "interrupted":
-            failure.shrunk = "interrupted"
+            failure.shrunk = "was interrupted"
         else:
             outcome.status = "failed"
-        outcome.case, outcome.message = str(path), str(error)
-        self.run_folder.append(
-            "failure",
-            **self._where(),
-            message=str(error),
-            where={k: str(v) for k, v in error.where.items()},
-            case=path.name,
+        case, error = failure.answer()
+        path = self.run_folder.save_failure(
+            case,
+            str(error),
+            self._provenance(failure.number),
+            error.where,
+            shard=self.shard,
+            round=failure.number,
+            phase=failure.phase,
             unshrunk=failure.first.name,
             shrunk=failure.shrunk,
             attempts=failure.attempts,
-            tokens=case.num_tokens,
             seconds=round(time.monotonic() - failure.started, 1),
         )
+        outcome.case, outcome.message = str(path), str(error)
 
     def _finish(self) -> None:
         outcome = self.outcome

@@ -10,9 +10,11 @@ Imports ``fuzz`` and hypothesis. Exercise it with ``pytest tests/fuzz/test_campa
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import shutil
 import time
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -69,6 +71,34 @@ def run(plan: Plan, into: RunFolder, prop: Property = CANARY) -> str:
     unshrunk, shrunk = _inspect(prop, folder, outcome)
     shutil.rmtree(folder.path)
     return f"failed as it must, shrunk from {unshrunk} to {shrunk} tokens and reported in {time.monotonic() - started:.1f} s"
+
+
+def sabotage(prop: Property, target: Any, case: Case) -> str:
+    """``prop`` on a case that it accepts, while one element of the target's outputs is made wrong: must be seen.
+
+    Returns a few words for the summary; raises :class:`Silent` if the wrong element passes.
+    """
+    saboteur = copy.copy(target)
+    for seam in ("conv", "delta", "core"):
+        setattr(saboteur, seam, _wrong(getattr(target, seam)))
+    try:
+        check(prop, saboteur, case)
+    except Violation:
+        return "; a wrong element planted in the target's output was seen"
+    raise Silent(
+        f"the canary's wrong element passed {prop.name}: nothing that the campaign compared means anything"
+    )
+
+
+def _wrong(seam: Callable[..., Any]) -> Callable[..., Any]:
+    """``seam`` with 1 added to the first element of its output."""
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        output = seam(*arguments, **named)
+        output[(0,) * output.ndim] += 1
+        return output
+
+    return run
 
 
 def _inspect(prop: Property, folder: RunFolder, outcome: Outcome) -> tuple[int, int]:

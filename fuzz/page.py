@@ -25,6 +25,7 @@ def render(totals: Totals, run: RunFolder) -> str:
                 _properties(totals),
                 _dtypes(totals),
                 _ledger(totals),
+                _machine(totals),
                 _tolerances(totals),
                 _limits(totals),
                 _how(totals, run),
@@ -76,6 +77,9 @@ def _head(totals: Totals, run: RunFolder) -> str:
         + f". {versions}.",
         f"Seed {start.get('seed', '?')}, {_budget(start)}, profile {start.get('profile', '?')}, "
         f"{start.get('shards', 1)} shard(s) a property, {totals.end.get('seconds', 0):.0f} s.",
+        "Failing examples are kept for the next campaign."
+        if start.get("examples_kept")
+        else "No example database (profile gate, or --hypothesis-seed, which switches it off and seeds nothing here).",
         f"Canary: {totals.canary['message'] if totals.canary else 'did not run'}.",
     ]
     return "\n".join(lines)
@@ -98,11 +102,17 @@ def _failures(totals: Totals, run: RunFolder) -> str:
         size = f"{f['tokens']} tokens; " if "tokens" in f else ""
         parts.append(
             f"### {f['property']}\n\n```\n{f['message'].rstrip()}{where}\n```\n\n"
-            f"{size}round {f['round']} of shard {f['shard']}, phase {f['phase']}"
+            f"{size}{_origin(f)}"
             + (f"; shrinking {shrink}" if shrink else "")
             + f".\n\n    {replay_line(run, f['case'], target)}"
         )
     return "## Failures\n\n" + "\n\n".join(parts) if parts else ""
+
+
+def _origin(f: dict[str, Any]) -> str:
+    if f.get("witness"):
+        return f"the witness of {f['witness']}"
+    return f"round {f['round']} of shard {f['shard']}, phase {f['phase']}"
 
 
 def _broken(totals: Totals) -> str:
@@ -157,11 +167,19 @@ def _ledger(totals: Totals) -> str:
             rows.append([e["name"], "not claimed", "", "", e["needs"]])
             continue
         reached = {True: "yes", False: "**no**", None: "not run"}[totals.reached.get(e["name"])]
-        rows.append([e["name"], reached, totals.discovered[e["name"]], e["floor"], e["doc"]])
+        floor = totals.floors.get(e["name"], "not computed")
+        rows.append([e["name"], reached, totals.discovered[e["name"]], floor, e["doc"]])
     if not rows:
         return ""
     note = "Reached: an explicit witness ran through it. Discovered: examples of the random phase that saw it.\n\n"
     return "## Ledger\n\n" + note + table(["event", "reached", "discovered", "floor", "what"], rows)
+
+
+def _machine(totals: Totals) -> str:
+    rows = [[name, f"{count:,}"] for name, count in totals.lived.most_common()]
+    return (
+        "## What the cache machine's lives went through\n\n" + table(["event", "times"], rows) if rows else ""
+    )
 
 
 def _tolerances(totals: Totals) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis import HealthCheck, Phase, Verbosity, core, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
 PROFILES = ("fuzz", "gate")
@@ -35,6 +35,11 @@ def database(profile: str, root: Path, target: str, name: str) -> ExampleDatabas
         return None
     folder = "".join(c if c.isalnum() or c in "-_." else "_" for c in target)
     return DirectoryBasedExampleDatabase(root / ".gdn-apc" / "examples" / folder / name)
+
+
+def keeps_examples(profile: str) -> bool:
+    """Whether failing examples are kept and replayed. ``--hypothesis-seed`` makes Hypothesis forget its database."""
+    return profile != "gate" and core.global_force_seed is None
 
 
 def settings_for(

@@ -20,8 +20,9 @@ class Progress:
     def __init__(self, config: Any, items: int):
         self.reporter = config.pluginmanager.get_plugin("terminalreporter")
         self.capture = config.pluginmanager.get_plugin("capturemanager")
-        self.items, self.done = items, 0
-        self.started = self.last = time.monotonic()
+        self.items, self.done, self.briefly = items, 0, 0
+        self.last = time.monotonic()
+        self.started: float | None = None
         self.quiet = self.reporter is None or config.option.verbose < 0
         if not self.quiet and not config.option.verbose:
             self.reporter.showfspath = False  # our lines name the item; the file's name before each is noise
@@ -29,13 +30,13 @@ class Progress:
             None if self.quiet or not self.reporter.isatty else _bar(config.get_terminal_writer(), items)
         )
 
-    def round(self, name: str, examples: int, goal: float, seconds_left: float) -> None:
+    def round(self, name: str, units: int, goal: float, seconds_left: float) -> None:
         """A round ended."""
         if self.quiet:
             return
-        part = min(1.0, examples / goal) if math.isfinite(goal) else 0.0
-        of = f"/{goal:g}" if math.isfinite(goal) else ""
-        text = f"{name}  {examples}{of}"
+        part = min(1.0, units / goal) if math.isfinite(goal) else 0.0
+        of = f"/{goal:,}" if math.isfinite(goal) else ""
+        text = f"{name}  {units:,}{of}"
         if self.bar is not None:
             with self._uncaptured():
                 self.bar.update(
@@ -46,13 +47,21 @@ class Progress:
         elif time.monotonic() - self.last > PLAIN_EVERY:
             self._line(f"  {text}, about {self._left(part, seconds_left)} left")
 
-    def item(self, line: str) -> None:
-        """An item ended."""
+    def item(self, line: str, brief: bool = False) -> None:
+        """An item ended. ``brief`` ones (witnesses that passed, a second each) are only counted, and told together."""
+        self.briefly += brief
+        if brief or self.quiet:
+            return
+        if self.briefly:
+            self._line(f"  passed  {self.briefly} witnesses of the ledger")
+            self.briefly = 0
+        self._line(line)
+
+    def property_ended(self) -> None:
+        """One of the items that take time has ended."""
         self.done += 1
         if self.done == self.items:
             self.stop()
-        if not self.quiet:
-            self._line(line)
 
     def stop(self) -> None:
         """Take the bar away."""
@@ -63,7 +72,8 @@ class Progress:
 
     def _left(self, part: float, seconds_left: float) -> str:
         """Time left: until the deadline if there is one, else at the pace so far."""
-        pace = (time.monotonic() - self.started) / max(0.5, self.done + part)
+        self.started = self.started or time.monotonic()
+        pace = (time.monotonic() - self.started) / max(0.1, self.done + part)
         seconds = seconds_left if math.isfinite(seconds_left) else pace * (self.items - self.done - part)
         return f"{int(max(0, seconds)) // 60}:{int(max(0, seconds)) % 60:02d}"
 

@@ -184,7 +184,7 @@ class Campaign:
         if not self.is_worker:
             self._on_sigterm()
             self.write_summary("")
-            self.progress = Progress(self.config, len(ours))
+            self.progress = Progress(self.config, len(driven))
             self.say(
                 f"gdn-apc: target {self.session.name}, seed {self.session.seed}, run folder {self.run_dir}"
             )
@@ -211,7 +211,7 @@ class Campaign:
         def on_round(outcome: Outcome) -> None:
             if self.progress:
                 left = session.deadline - time.monotonic()
-                self.progress.round(prop.name, outcome.examples, session.plan.goal(prop), left)
+                self.progress.round(prop.name, outcome.units(prop), session.plan.goal(prop), left)
 
         outcome = session.drive(prop, shard, on_round)
         item.user_properties += [
@@ -222,10 +222,23 @@ class Campaign:
         if outcome.status == "broken":
             pytest.fail(f"the suite itself broke (exit status 3), {outcome.message}", pytrace=False)
         if outcome.status == "failed":
-            from gdn_apc.fuzz.page import replay_line
+            self._fail(session, prop.doc, outcome.message, Path(outcome.case))
 
-            line = replay_line(session.run, Path(outcome.case).name, session.name)
-            pytest.fail(f"{prop.doc}\n\n{outcome.message}\n\nreplay it with:  {line}", pytrace=False)
+    def run_witness(self, session: Session, event: str) -> None:
+        """The body of ``test_reached``."""
+        reason = session.needs_of(event)
+        if reason:
+            pytest.skip(f"the target cannot reach it: {reason}")
+        failed = session.witness(event)
+        if failed:
+            path, error = failed
+            self._fail(session, f"Witness of {event}.", str(error), path)
+
+    def _fail(self, session: Session, doc: str, message: str, case: Path) -> None:
+        from gdn_apc.fuzz.page import replay_line
+
+        line = replay_line(session.run, case.name, session.name)
+        pytest.fail(f"{doc}\n\n{message}\n\nreplay it with:  {line}", pytrace=False)
 
     def pytest_runtest_logreport(self, report):
         """Progress, and whose failure it was."""
@@ -235,7 +248,11 @@ class Campaign:
         if self.is_worker or (report.when != "call" and not (report.when == "setup" and report.skipped)):
             return
         if self.progress:
-            self.progress.item(_line(report))
+            witness = report.nodeid.startswith(f"{self.nodeid}::test_reached")
+            if not (witness and report.skipped):
+                self.progress.item(_line(report), brief=witness and report.passed)
+            if report.nodeid.startswith(f"{self.nodeid}::test_property"):
+                self.progress.property_ended()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report, config):
@@ -252,7 +269,7 @@ class Campaign:
             from gdn_apc.fuzz.progress import Progress
 
             self._on_sigterm()
-            self.progress = Progress(self.config, len(ids))
+            self.progress = Progress(self.config, sum("::test_property[" in i for i in ids))
             self.say(f"gdn-apc: run folder {self.run_dir}")
 
     @pytest.hookimpl(optionalhook=True)
@@ -318,6 +335,10 @@ class Campaign:
         run = RunFolder(self.run_dir)
         if reason:
             run.append("end", reason=reason, seconds=round(time.monotonic() - self.started, 1))
+        if reason == "finished":
+            from gdn_apc.fuzz.session import record_floors
+
+            record_floors(run, self.session and self.session.target)
         found, self.lines = page.write(run)
         return found
 

@@ -38,6 +38,7 @@ def replay_text(text: str, target: str | None = None, say: Callable[[str], None]
         provenance = json.loads(text).get("provenance", {})
     except ValueError as e:
         return _refuse(str(e))
+    targets.threads(1)
     name = target or provenance.get("target") or targets.DEFAULT
     try:
         loaded = targets.load(name)

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gdn_apc.fuzz.case import Case
@@ -56,9 +57,15 @@ def default_path(root: Path) -> Path:
     return path
 
 
+def compact(case: Case, **provenance: Any) -> str:
+    """The case as one line of JSON, which ``Case.from_json`` reads too; made for every example, so it must be quick."""
+    text = json.dumps(case, default=vars, sort_keys=True)
+    return f'{text[:-1]}, "provenance": {json.dumps(provenance)}}}' if provenance else text
+
+
 def digest(case: Case) -> str:
     """12 hex digits that identify a case: equal cases have equal digests on every machine."""
-    return hashlib.sha256(case.to_json().encode()).hexdigest()[:12]
+    return hashlib.sha256(compact(case).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -111,11 +118,17 @@ class RunFolder:
         return self.cases / f"current-{worker}.json"
 
     def journal(self, worker: str, text: str) -> None:
-        """Record the case about to run, so that a crash or a kill leaves it. Replaced whole, never half written."""
-        path = self.current_path(worker)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(text)
-        os.replace(temporary, path)
+        """Record the case about to run, so that a crash or a kill leaves it.
+
+        One write over the old text, blanks over what is left of it: no rename, which some file systems turn into a
+        flush to the disk at every example.
+        """
+        fd = os.open(self.current_path(worker), os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            data = text.encode()
+            os.write(fd, data + b" " * (os.fstat(fd).st_size - len(data)))
+        finally:
+            os.close(fd)
 
     def clear_journal(self, worker: str) -> None:
         """The worker's case came to an end."""
@@ -136,18 +149,35 @@ class RunFolder:
             self.append("broken", message=f"{message}, and left no case: it died outside of the examples")
             return None
         provenance = json.loads(text)["provenance"]
+        return self.save_failure(
+            case,
+            f"{message} while it ran this case",
+            provenance,
+            shard=provenance["shard"],
+            round=provenance["round"],
+            phase="generate",
+            shrunk="was not tried: the case kills its process",
+        )
+
+    def save_failure(
+        self,
+        case: Case,
+        message: str,
+        provenance: Mapping[str, Any],
+        where: Mapping[str, Any] = MappingProxyType({}),
+        **more: Any,
+    ) -> Path:
+        """Save a failing case with its script, record the failure, and return the case's path."""
         path = self.save_case(case, provenance)
         self.save_repro(case, provenance, message)
         self.append(
             "failure",
             property=case.property,
-            shard=provenance["shard"],
-            round=provenance["round"],
-            phase="generate",
-            message=f"{message} while it ran this case",
+            message=message,
+            where={k: str(v) for k, v in where.items()},
             case=path.name,
-            shrunk="was not tried: the case kills its process",
             tokens=case.num_tokens,
+            **more,
         )
         return path
 

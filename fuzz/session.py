@@ -17,13 +17,16 @@ from typing import Any
 
 from hypothesis import configuration
 
-from gdn_apc.fuzz import canary, properties, targets
-from gdn_apc.fuzz.campaign import DEFAULT_BUDGET, Drive, Outcome, Plan
+from gdn_apc.fuzz import canary, floors, ledger, properties, targets, witnesses
+from gdn_apc.fuzz.campaign import DEFAULT_BUDGET, Broken, Drive, Outcome, Plan, check
 from gdn_apc.fuzz.options import SMOKE_SECONDS
-from gdn_apc.fuzz.profiles import GATE_SEED
-from gdn_apc.fuzz.properties.base import Property
-from gdn_apc.fuzz.runs import HOME, RunFolder, environment, revision
-from gdn_apc.fuzz.summary import KERNEL_FLOOR, PAIR_FLOOR
+from gdn_apc.fuzz.profiles import GATE_SEED, keeps_examples
+from gdn_apc.fuzz.properties.base import Property, Violation
+from gdn_apc.fuzz.runs import HOME, RunFolder, compact, environment, revision
+from gdn_apc.fuzz.summary import HELD, INCOMPLETE, KERNEL_FLOOR, PAIR_FLOOR, Totals, verdict
+
+WITNESSED_BY = "values"
+"""The property that checks the witnesses: every output and every written block."""
 
 KINDS = ("metadata", "kernel", "machine")
 """The order of a campaign: the cheapest first."""
@@ -46,8 +49,8 @@ def select(names: list[str] | None) -> list[Property]:
 
 
 def events() -> list[str]:
-    """The ledger's events that have a witness."""
-    return []
+    """The must-happen events; each has a witness."""
+    return list(ledger.EVENTS)
 
 
 class Session:
@@ -69,6 +72,7 @@ class Session:
         self.target: Any = None
         self.needs: dict[str, str | None] = {}
         self.unavailable = ""
+        self.old_threads = 1
         self.done, self.items = 0, 1
         self.deadline = math.inf
 
@@ -81,6 +85,7 @@ class Session:
         configuration.set_hypothesis_home_dir(
             self.root / HOME / "hypothesis"
         )  # its caches, else ./.hypothesis
+        self.old_threads = targets.threads(1)
         every = ordered()
         try:
             self.target = targets.load(self.name)
@@ -144,26 +149,55 @@ class Session:
             "pairs": claimed,
             "pairs_left_out": left_out,
             "kernel_floor": kernel_floor(self._asked(every)),
-            "ledger": [],
+            "examples_kept": keeps_examples(self.plan.profile),
+            "ledger": [
+                {"name": e.name, "doc": e.doc, "needs": self.needs_of(e.name)} for e in ledger.EVENTS.values()
+            ],
         }
 
     def close(self) -> None:
         """Give Hypothesis's folder back to the adopter's own tests."""
         configuration.set_hypothesis_home_dir(None)
+        targets.threads(self.old_threads)
 
     def share(self) -> float:
         """Seconds for the next (property, shard): what is left, divided by what is left to run here."""
         return max(0.0, self.deadline - time.monotonic()) / max(1, self.items - self.done)
 
+    def needs_of(self, event: str) -> str | None:
+        """Why the target cannot reach a must-happen event, or None."""
+        return self.needs.get(WITNESSED_BY) or ledger.EVENTS[event].missing(self.target.claims)
+
     def canary(self) -> str:
         """Run the canary. Raises :class:`~gdn_apc.fuzz.canary.Silent`; records either way."""
         try:
             message = canary.run(self.plan, self.run)
+            if self.needs.get(WITNESSED_BY, "no such property") is None:
+                case = witnesses.witness("cold_prefill", self.target)
+                message += canary.sabotage(properties.load_all()[WITNESSED_BY], self.target, case)
         except canary.Silent as e:
             self.run.append("canary", ok=False, message=str(e))
             raise
         self.run.append("canary", ok=True, message=message)
         return message
+
+    def witness(self, event: str) -> tuple[Path, Violation] | None:
+        """Run the witness of a must-happen event. A failure is recorded and returned with its case; may raise ``Broken``."""
+        case = witnesses.witness(event, self.target)
+        provenance = {**self.provenance, "shard": 0, "round": 0}
+        self.run.journal(self.worker, compact(case, **provenance))
+        failed = None
+        try:
+            events = check(properties.load_all()[WITNESSED_BY], self.target, case).events
+            self.run.append("witness", name=event, reached=events[event] > 0)
+        except Violation as e:
+            more = {"shard": 0, "round": 0, "phase": "witness", "witness": event}
+            failed = self.run.save_failure(case, str(e), provenance, e.where, **more), e
+        except Broken as e:
+            self.run.append("broken", message=f"witness of {event}: {e}")
+            raise
+        self.run.clear_journal(self.worker)
+        return failed
 
     def drive(self, prop: Property, shard: int, on_round: Callable[[Outcome], None]) -> Outcome:
         """Run one shard of a property within its share of the time."""
@@ -222,3 +256,21 @@ def seed_of(options: dict[str, Any], fresh: int) -> int:
     if given is not None:
         return given
     return GATE_SEED if options.get("gdn_profile") == "gate" or options.get("gdn_smoke") else fresh
+
+
+def record_floors(run: RunFolder, target: Any = None) -> None:
+    """Record the floors of the ledger's *discovered* tier for what this campaign compared, once it has ended.
+
+    They depend on how many examples each property was compared on, so no earlier moment would do. The controller of
+    several workers has no target of its own and loads it for this.
+    """
+    totals = Totals.of(run.events())
+    if verdict(totals).status not in (HELD, INCOMPLETE) or not totals.start.get("ledger"):
+        return
+    kernels = {name: count for name, count in totals.examples.items() if totals.kinds.get(name) == "kernel"}
+    try:
+        found = floors.floors(target or targets.load(totals.start["target"]), kernels)
+    except Exception as e:
+        run.append("broken", message=f"the ledger's floors: {type(e).__name__}: {e}")
+    else:
+        run.append("floors", floors=found)

@@ -45,6 +45,8 @@ class Totals:
     each: dict[str, list[float]] = field(default_factory=dict)  # property → seconds of each example
     pairs: Counter[str] = field(default_factory=Counter)  # "bf16/fp32" → kernel examples
     discovered: Counter[str] = field(default_factory=Counter)  # ledger event → examples that saw it
+    lived: Counter[str] = field(default_factory=Counter)  # what the cache machine's lives went through
+    floors: dict[str, int] = field(default_factory=dict)  # ledger event → least number of discoveries
     reached: dict[str, bool] = field(default_factory=dict)  # ledger event → whether its witness reached it
     ratios: dict[str, Histogram] = field(default_factory=dict)
     largest: list[int] = field(default_factory=lambda: [0, 0, 0])  # block size, tokens, steps
@@ -84,15 +86,21 @@ class Totals:
     def _add_witness(self, e: dict[str, Any]) -> None:
         self.reached[e["name"]] = e["reached"]
 
+    def _add_floors(self, e: dict[str, Any]) -> None:
+        self.floors = e["floors"]
+
     def _add_example(self, e: dict[str, Any]) -> None:
         name = e["property"]
         self.examples[name] += 1
         self.comparisons[name] += e["comparisons"]
         self.each.setdefault(name, []).append(e["seconds"])
-        self.discovered.update({event: 1 for event, count in e["ledger"].items() if count > 0})
-        self.largest = [max(a, b) for a, b in zip(self.largest, e["size"])]
+        seen = Counter({event: 1 for event, count in e["ledger"].items() if count > 0})
         if self.kinds.get(name) == "kernel":
             self.pairs[e["dtypes"]] += 1
+            self.discovered += seen
+            self.largest = [max(a, b) for a, b in zip(self.largest, e["size"])]
+        else:
+            self.lived += Counter(e["ledger"])
 
     def _add_ratios(self, e: dict[str, Any]) -> None:
         for kind, record in e["ratios"].items():
@@ -102,8 +110,8 @@ class Totals:
         self.failures.append({**e, "shrunk": "never finished: only the unshrunk case was saved"})
 
     def _add_failure(self, e: dict[str, Any]) -> None:
-        same = (e["property"], e["shard"])
-        self.failures = [f for f in self.failures if (f["property"], f["shard"]) != same] + [e]
+        same = _origin(e)
+        self.failures = [f for f in self.failures if _origin(f) != same] + [e]
 
     def _add_item(self, e: dict[str, Any]) -> None:
         name = e["property"]
@@ -138,6 +146,11 @@ class Verdict:
     def word(self) -> str:
         """One word for the status."""
         return WORDS[self.status]
+
+
+def _origin(e: dict[str, Any]) -> tuple[str, int, str | None]:
+    """What found a failure: a later report of the same origin replaces an earlier one."""
+    return e["property"], e["shard"], e.get("witness")
 
 
 def verdict(totals: Totals) -> Verdict:
@@ -210,10 +223,11 @@ def _incomplete_kernels(totals: Totals, kernels: list[dict[str, Any]]) -> list[s
 
 
 def _incomplete_ledger(totals: Totals) -> list[str]:
-    ledger = [e for e in totals.start.get("ledger", []) if e["needs"] is None]
-    missed = [e["name"] for e in ledger if not totals.reached.get(e["name"], False)]
-    below = [e for e in ledger if totals.discovered[e["name"]] < e["floor"]]
-    return ([f"ledger: not reached by a witness: {', '.join(missed)}"] if missed else []) + [
-        f"ledger: {e['name']} was discovered {totals.discovered[e['name']]} times, its floor is {e['floor']}"
-        for e in below
+    names = [e["name"] for e in totals.start.get("ledger", []) if e["needs"] is None]
+    missed = [name for name in names if not totals.reached.get(name, False)]
+    reasons = [f"ledger: not reached by a witness: {', '.join(missed)}"] if missed else []
+    return reasons + [
+        f"ledger: {name} was discovered {totals.discovered[name]} times, its floor is {totals.floors[name]}"
+        for name in names
+        if totals.discovered[name] < totals.floors.get(name, 0)
     ]

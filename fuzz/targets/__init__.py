@@ -75,6 +75,19 @@ def _checked(target: object, name: str, spec: str) -> Target:
     return target
 
 
+def threads(count: int) -> int:
+    """Let torch use ``count`` threads, and return how many it used before.
+
+    A campaign and a replay use one: their tensors are small, waking threads takes longer than the work, and nothing
+    that they find depends on how work was split.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    return before
+
+
 def prepare_triton(name: str) -> None:
     """Switch on the mended interpreter where kernels would otherwise need a GPU that is not there.
 

@@ -13,7 +13,7 @@ import time
 import torch
 from hypothesis import strategies as st
 
-from gdn_apc.fuzz import properties
+from gdn_apc.fuzz import ledger, properties
 from gdn_apc.fuzz.case import Case, Dtypes, Inputs, Pool, Request, Row, Sizes, Step
 from gdn_apc.fuzz.properties.base import Checked, Property, Violation
 from gdn_apc.fuzz.targets.base import Claims, Target
@@ -123,7 +123,8 @@ def _raise_in_strategy(case):
 
 
 def install(names: list[str]) -> None:
-    """Make these the only properties, and their ledger empty. The caller undoes it."""
+    """Make these the only properties, and the ledger empty. The caller undoes it."""
+    ledger.EVENTS = {}
     toys = {name: toy(name) for name in names}
     properties.load_all = lambda: toys
 

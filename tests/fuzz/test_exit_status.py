@@ -3,7 +3,7 @@
 import gdn_toys
 import pytest
 
-from gdn_apc.fuzz import canary, properties, targets
+from gdn_apc.fuzz import canary, ledger, properties, targets
 from gdn_apc.fuzz.properties.base import Checked
 
 pytest_plugins = ["pytester"]
@@ -14,6 +14,7 @@ def campaign(pytester, monkeypatch):
     """Runs a campaign of toy properties in this process; returns pytest's result."""
     monkeypatch.setattr(targets, "prepare_triton", lambda name: None)
     monkeypatch.setattr(properties, "load_all", properties.load_all)
+    monkeypatch.setattr(ledger, "EVENTS", ledger.EVENTS)
 
     def run(*names, options=(), target="gdn_toys:TARGET", arguments=("--pyargs", "gdn_apc.fuzz")):
         gdn_toys.install(names)

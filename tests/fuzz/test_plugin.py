@@ -8,7 +8,7 @@ from pathlib import Path
 import gdn_toys
 import pytest
 
-from gdn_apc.fuzz import options, profiles, properties, targets
+from gdn_apc.fuzz import ledger, options, profiles, properties, targets
 from gdn_apc.fuzz.runs import RunFolder
 
 pytest_plugins = ["pytester"]
@@ -31,6 +31,7 @@ def toys(monkeypatch):
     """Toy properties and no interpreter, for campaigns in this process."""
     monkeypatch.setattr(targets, "prepare_triton", lambda name: None)
     monkeypatch.setattr(properties, "load_all", properties.load_all)
+    monkeypatch.setattr(ledger, "EVENTS", ledger.EVENTS)
     gdn_toys.install(["holds"])
 
 

@@ -5,7 +5,7 @@ import runpy
 import gdn_toys
 import pytest
 
-from gdn_apc.fuzz import properties, replay, targets
+from gdn_apc.fuzz import ledger, properties, replay, targets
 from gdn_apc.fuzz.properties.base import Checked
 from gdn_apc.fuzz.runs import RunFolder, environment
 
@@ -17,6 +17,7 @@ def toys(monkeypatch):
     """All toy properties, and no interpreter."""
     monkeypatch.setattr(targets, "prepare_triton", lambda name: None)
     monkeypatch.setattr(properties, "load_all", properties.load_all)
+    monkeypatch.setattr(ledger, "EVENTS", ledger.EVENTS)
     gdn_toys.install(list(gdn_toys.CHECKS))
 
 

@@ -8,11 +8,12 @@ import pytest
 from gdn_apc.fuzz import page, summary
 from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.ratios import Histogram
-from gdn_apc.fuzz.runs import RunFolder, default_path, digest, environment, revision
+from gdn_apc.fuzz.runs import RunFolder, compact, default_path, digest, environment, revision
 from gdn_apc.fuzz.summary import Totals
 
 CASE = gdn_toys.case_of("holds", 12, 0)
-EVENT = {"name": "hit", "doc": "a hit", "floor": 3, "needs": None}
+EVENT = {"name": "hit", "doc": "a hit", "needs": None}
+FLOORS = {"event": "floors", "floors": {"hit": 3}}
 
 
 @pytest.fixture
@@ -78,6 +79,13 @@ def test_a_saved_case_is_the_case_and_its_provenance(run):
     assert json.loads(path.read_text())["provenance"] == {"target": "toy", "seed": 3}
 
 
+def test_the_quick_json_of_a_case_is_the_case():
+    text = compact(CASE, target="toy", seed=3)
+
+    assert Case.from_json(text) == Case.from_json(compact(CASE)) == CASE
+    assert json.loads(text)["provenance"] == {"target": "toy", "seed": 3}
+
+
 def test_the_script_of_a_case_survives_any_message(run):
     path = run.save_repro(CASE, {"target": "toy"}, 'it says """quotes""" and \\n\nand goes on')
 
@@ -86,9 +94,10 @@ def test_the_script_of_a_case_survives_any_message(run):
 
 
 def test_the_journal_holds_the_case_that_runs(run):
-    run.journal("gw1", "one")
-    run.journal("gw1", "two")
-    assert run.current_path("gw1").read_text() == "two"
+    long = gdn_toys.case_of("holds", 3, 10**9)
+    for case in (long, CASE):
+        run.journal("gw1", compact(case))
+        assert Case.from_json(run.current_path("gw1").read_text()) == case
 
     run.clear_journal("gw1")
     assert list(run.cases.iterdir()) == []
@@ -130,7 +139,12 @@ def test_versions_and_revision_are_known(tmp_path):
         ),
         ([start(ledger=[EVENT]), *COMPLETE[1:]], summary.INCOMPLETE, "ledger: not reached by a witness: hit"),
         (
-            [start(ledger=[EVENT]), {"event": "witness", "name": "hit", "reached": True}, *COMPLETE[1:]],
+            [
+                start(ledger=[EVENT]),
+                {"event": "witness", "name": "hit", "reached": True},
+                FLOORS,
+                *COMPLETE[1:],
+            ],
             summary.INCOMPLETE,
             "ledger: hit was discovered 2 times, its floor is 3",
         ),
@@ -176,7 +190,9 @@ def test_the_page_holds_what_a_reviewer_asks_for(run):
         start(ledger=[EVENT], pairs=["bf16/fp32"], seed=5, device="cpu", versions={"torch": "2"}, budget=45),
         CANARY,
         {"event": "witness", "name": "hit", "reached": True},
+        FLOORS,
         *[example() for _ in range(25)],
+        example(property="machine", ledger={"evict": 7}),
         {"event": "ratios", "ratios": {"state bf16": ratios.to_json()}},
         END,
     ]:
@@ -187,6 +203,7 @@ def test_the_page_holds_what_a_reviewer_asks_for(run):
     assert found.status == 0 and lines[0] == "PASSED (exit status 0)"
     assert "| holds | not run | 25 | 100 | 2 examples | 0 | 0.100 s | 0.0 s |" in text
     assert "| hit | yes | 25 | 3 | a hit |" in text
+    assert "| evict | 7 |" in text
     assert "| bf16/fp32 | 25 |  |" in text
     assert "| state bf16 | 200 | 0.0097 | 0.01 | 103.1 | **above 10: too loose** |" in text
     assert "gdn-apc fuzz --target toy --seed 5 --budget 45" in text
