@@ -10,9 +10,10 @@ batch, and touch nothing else.
 ``vllm-all`` instead asks the convolution of vLLM's ``all`` cache mode, which walks the block table itself, with the
 indices that vLLM's own builder computes.
 
-Not claimed: fp32 inputs (the chunk wrapper refuses them), chunks other than 64, an absolute grid (chunks count from
-where a call starts), block-index metadata by our names. ``_vllm_loader.py`` says how vLLM is found; without a GPU
-the kernels run in the interpreter. Imports torch and, when constructed, single files of vLLM.
+Not claimed: fp32 inputs (the chunk wrapper refuses them), chunks other than 64, block-index metadata by our names.
+Chunks count from where a call starts, which is the absolute grid wherever a cut is free, as the adapter's calls end
+at boundaries. Where vLLM deviates from what it is asked here, and why: ``tests/anchors/vllm_deviations.py``.
+``_vllm_loader.py`` says how vLLM is found; without a GPU the kernels run in the interpreter. Imports torch and, when constructed, single files of vLLM.
 Exercise it with ``GDN_APC_VLLM=DIR pytest tests/anchors/test_vllm_target.py``.
 """
 
@@ -58,7 +59,6 @@ class VllmTarget(Target):
         seams=frozenset({"conv", "delta", "core"}),
         input_dtypes=frozenset({"bf16", "fp16"}),
         chunk_sizes=frozenset({CHUNK}),
-        absolute_grid=False,
     )
 
     def __init__(self) -> None:
@@ -225,10 +225,13 @@ class VllmTarget(Target):
 
 
 class VllmAllTarget(VllmTarget):
-    """vLLM's convolution in ``all`` mode, which reads and writes through the block table itself."""
+    """vLLM's convolution in ``all`` mode, which reads and writes through the block table itself.
+
+    Its blocks are multiples of the 8 tokens that one program takes, and it does not skip null columns.
+    """
 
     name = "vllm-all"
-    claims = replace(VllmTarget.claims, seams=frozenset({"conv"}), block_multiple=8)
+    claims = replace(VllmTarget.claims, seams=frozenset({"conv"}), block_multiple=8, skips_null=False)
 
     def __init__(self) -> None:
         super().__init__()
