@@ -176,10 +176,9 @@ def _ledger(totals: Totals) -> str:
 
 
 def _machine(totals: Totals) -> str:
-    rows = [[name, f"{count:,}"] for name, count in totals.lived.most_common()]
-    return (
-        "## What the cache machine's lives went through\n\n" + table(["event", "times"], rows) if rows else ""
-    )
+    rows = [[name, f"{totals.lived[name]:,}", doc] for name, doc in totals.start.get("lives", {}).items()]
+    note = "Every event must have happened in some life.\n\n"
+    return "## The cache machine's lives\n\n" + note + table(["event", "times", "what"], rows) if rows else ""
 
 
 def _tolerances(totals: Totals) -> str:

@@ -333,12 +333,12 @@ class Campaign:
         from gdn_apc.fuzz.runs import RunFolder
 
         run = RunFolder(self.run_dir)
-        if reason:
-            run.append("end", reason=reason, seconds=round(time.monotonic() - self.started, 1))
         if reason == "finished":
             from gdn_apc.fuzz.session import record_floors
 
             record_floors(run, self.session and self.session.target)
+        if reason:
+            run.append("end", reason=reason, seconds=round(time.monotonic() - self.started, 1))
         found, self.lines = page.write(run)
         return found
 

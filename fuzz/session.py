@@ -19,6 +19,7 @@ from hypothesis import configuration
 
 from gdn_apc.fuzz import canary, floors, ledger, properties, targets, witnesses
 from gdn_apc.fuzz.campaign import DEFAULT_BUDGET, Broken, Drive, Outcome, Plan, check
+from gdn_apc.fuzz.engine.events import EVENTS
 from gdn_apc.fuzz.options import SMOKE_SECONDS
 from gdn_apc.fuzz.profiles import GATE_SEED, keeps_examples
 from gdn_apc.fuzz.properties.base import Property, Violation
@@ -149,6 +150,7 @@ class Session:
             "pairs": claimed,
             "pairs_left_out": left_out,
             "kernel_floor": kernel_floor(self._asked(every)),
+            "lives": EVENTS if any(p.kind == "machine" for p in self._asked(every)) else {},
             "examples_kept": keeps_examples(self.plan.profile),
             "ledger": [
                 {"name": e.name, "doc": e.doc, "needs": self.needs_of(e.name)} for e in ledger.EVENTS.values()
@@ -264,7 +266,7 @@ def record_floors(run: RunFolder, target: Any = None) -> None:
     They depend on how many examples each property was compared on, so no earlier moment would do. The controller of
     several workers has no target of its own and loads it for this.
     """
-    totals = Totals.of(run.events())
+    totals = Totals.of([*run.events(), {"event": "end", "reason": "finished"}])
     if verdict(totals).status not in (HELD, INCOMPLETE) or not totals.start.get("ledger"):
         return
     kernels = {name: count for name, count in totals.examples.items() if totals.kinds.get(name) == "kernel"}

@@ -226,6 +226,10 @@ def _incomplete_ledger(totals: Totals) -> list[str]:
     names = [e["name"] for e in totals.start.get("ledger", []) if e["needs"] is None]
     missed = [name for name in names if not totals.reached.get(name, False)]
     reasons = [f"ledger: not reached by a witness: {', '.join(missed)}"] if missed else []
+    never = [name for name in totals.start.get("lives", {}) if not totals.lived[name]]
+    reasons += [f"ledger: the cache machine never went through {', '.join(never)}"] if never else []
+    if names and not totals.floors:
+        reasons.append("ledger: the floors of what must be discovered were not computed")
     return reasons + [
         f"ledger: {name} was discovered {totals.discovered[name]} times, its floor is {totals.floors[name]}"
         for name in names

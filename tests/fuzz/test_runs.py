@@ -137,6 +137,11 @@ def test_versions_and_revision_are_known(tmp_path):
             summary.INCOMPLETE,
             "pairs of input and cache dtype below 20 examples: bf16/fp32 2, fp32/fp32 0",
         ),
+        (
+            [start(lives={"evict": "a block is given out"}), *COMPLETE[1:]],
+            summary.INCOMPLETE,
+            "ledger: the cache machine never went through evict",
+        ),
         ([start(ledger=[EVENT]), *COMPLETE[1:]], summary.INCOMPLETE, "ledger: not reached by a witness: hit"),
         (
             [
@@ -155,6 +160,18 @@ def test_the_verdict(events, status, reason):
 
     assert found.status == status
     assert reason in found.reasons
+
+
+def test_a_ledger_without_floors_is_incomplete():
+    reached = {"event": "witness", "name": "hit", "reached": True}
+    without, held = (
+        Totals.of([start(ledger=[EVENT]), reached, *e, *COMPLETE[1:], example()]) for e in ([], [FLOORS])
+    )
+
+    assert summary.verdict(without).reasons == [
+        "ledger: the floors of what must be discovered were not computed"
+    ]
+    assert summary.verdict(held).status == summary.HELD
 
 
 def test_what_the_target_does_not_claim_is_not_missed():
@@ -187,7 +204,15 @@ def test_the_page_holds_what_a_reviewer_asks_for(run):
     ratios = Histogram()
     ratios.add([0.01] * 200)
     for e in [
-        start(ledger=[EVENT], pairs=["bf16/fp32"], seed=5, device="cpu", versions={"torch": "2"}, budget=45),
+        start(
+            ledger=[EVENT],
+            pairs=["bf16/fp32"],
+            seed=5,
+            device="cpu",
+            lives={"evict": "a block is given out"},
+            versions={"torch": "2"},
+            budget=45,
+        ),
         CANARY,
         {"event": "witness", "name": "hit", "reached": True},
         FLOORS,
@@ -203,7 +228,7 @@ def test_the_page_holds_what_a_reviewer_asks_for(run):
     assert found.status == 0 and lines[0] == "PASSED (exit status 0)"
     assert "| holds | not run | 25 | 100 | 2 examples | 0 | 0.100 s | 0.0 s |" in text
     assert "| hit | yes | 25 | 3 | a hit |" in text
-    assert "| evict | 7 |" in text
+    assert "| evict | 7 | a block is given out |" in text
     assert "| bf16/fp32 | 25 |  |" in text
     assert "| state bf16 | 200 | 0.0097 | 0.01 | 103.1 | **above 10: too loose** |" in text
     assert "gdn-apc fuzz --target toy --seed 5 --budget 45" in text
