@@ -329,7 +329,7 @@ class Campaign:
 
     def write_summary(self, reason: str):
         """Write ``summary.md`` from the events; ``reason`` is how the session ended, empty while it runs."""
-        from gdn_apc.fuzz import page
+        from gdn_apc.fuzz import page, report, summary
         from gdn_apc.fuzz.runs import RunFolder
 
         run = RunFolder(self.run_dir)
@@ -340,6 +340,8 @@ class Campaign:
         if reason:
             run.append("end", reason=reason, seconds=round(time.monotonic() - self.started, 1))
         found, self.lines = page.write(run)
+        if reason:
+            report.write(summary.Totals.of(run.events()), run)
         return found
 
     def pytest_terminal_summary(self, terminalreporter):
