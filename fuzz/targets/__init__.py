@@ -19,6 +19,7 @@ BUILTIN = {
     "native": "gdn_apc.fuzz.targets.native:NativeTarget",
     "native-torch": "gdn_apc.fuzz.targets.native:NativeTorchTarget",
     "vllm": "gdn_apc.fuzz.targets.vllm:VllmTarget",
+    "vllm-all": "gdn_apc.fuzz.targets.vllm:VllmAllTarget",
 }
 """Name of a target → ``module:attribute`` of its class."""
 
