@@ -138,9 +138,7 @@ def _died(run: RunFolder, number: signal.Signals) -> int:
     """The child was killed: by its own crash, which is a failure of the case that it ran, or from outside."""
     from gdn_apc.fuzz import page
 
-    if not run.path.exists():
-        print(f"the campaign died of {number.name} before it began", file=sys.stderr)
-        return 3
+    run.create()  # it may have died before its first item
     if number in CRASHES:
         run.record_crash("main", f"the process died of {number.name}")
         run.append("end", reason="finished", seconds=0.0)

@@ -290,7 +290,11 @@ class Campaign:
 
         def interrupt(number, frame):
             self.signal = "SIGTERM"
-            raise KeyboardInterrupt("SIGTERM")
+            try:
+                # At once: ending hung workers takes a while, and whoever sent the signal may not wait for it.
+                self.write_summary(self.signal)
+            finally:
+                raise KeyboardInterrupt(self.signal)
 
         self.old_handler = signal.signal(signal.SIGTERM, interrupt)
 

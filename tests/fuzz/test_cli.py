@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gdn_apc.fuzz import cli, targets
+from gdn_apc.fuzz.runs import RunFolder
 
 HERE = Path(__file__).parent
 
@@ -104,6 +105,15 @@ def test_a_kill_leaves_the_current_case_and_a_page_that_says_so(tmp_path):
     assert child.returncode == 2
     assert json.loads(current.read_text())["property"] == "hangs"
     assert "interrupted by SIGKILL" in (tmp_path / "run" / "summary.md").read_text()
+
+
+def test_an_early_end_leaves_a_page_too(tmp_path, capsys):
+    early, crashed = (RunFolder(tmp_path / name) for name in "ab")
+
+    assert cli._died(early, signal.SIGTERM) == 2
+    assert cli._died(crashed, signal.SIGSEGV) == 3
+    assert "interrupted by SIGTERM" in early.summary_path.read_text()
+    assert "it died outside of the examples" in crashed.summary_path.read_text()
 
 
 @pytest.mark.parametrize(
