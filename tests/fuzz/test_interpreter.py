@@ -168,3 +168,15 @@ def test_settings_default():
         False,
         "zero",
     )
+
+
+def test_a_grid_may_replace_arguments():
+    """A callable grid gets the launch's own dictionary, so what it puts there is what the kernel sees."""
+    x, out = torch.ones(4), torch.zeros(4)
+
+    def grid(args):
+        args["y"] = torch.full((4,), 5.0)
+        return (1,)
+
+    _add[grid](x, x, out, 4)
+    assert out.tolist() == [6.0] * 4
