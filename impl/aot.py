@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
+SHARED_LIMIT = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}
+"""Shared memory that one block may use, bytes (CUDA programming guide, compute capabilities)."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,11 @@ def variants(
 
     C = 64
     launches = config(K, V, C, DTYPES[dtype], arch)
-    operand, scratch, precision = OPERANDS[DTYPES[dtype]]
+    operand, scratch = OPERANDS[DTYPES[dtype]]
     scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[scratch]
     BK = next_power_of_two(max(K, 16))
     heads = dict(K=K, V=V, BK=BK, L2NORM=True)
-    products = dict(BT=C, OPERAND=operand, PRECISION=precision, **heads)
+    products = dict(BT=C, OPERAND=operand, PRECISION=launches.precision, **heads)
     inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b"), dtype)
     pointers = inputs | {"state": state, "conv_state": dtype, "w": scratch, "u": scratch}
 
@@ -69,12 +70,11 @@ def variants(
             constants,
             launches.conv,
         )
-    inverse = "ieee" if dtype == "fp32" else "tf32x3"
     yield _variant(
         "prepare",
         chunked.prepare_kernel,
         pointers,
-        dict(BV=launches.prepare.tile, INVERSE=inverse, **products),
+        dict(BV=launches.prepare.tile, **products),
         launches.prepare,
     )
     yield _variant(
@@ -119,7 +119,8 @@ def signature(variant: Variant) -> dict[str, str]:
 
 
 def build(variant: Variant, arch: str) -> dict[str, Any]:
-    """Compile one kernel; returns its shared memory in bytes, and the seconds. Raises Triton's CompilationError."""
+    """Compile one kernel; returns its shared memory in bytes, and the seconds. Raises Triton's
+    CompilationError, or RuntimeError for a kernel that could not be launched."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -142,13 +143,18 @@ def build(variant: Variant, arch: str) -> dict[str, Any]:
     )
     if not compiled.asm.get("cubin"):
         raise RuntimeError(f"{variant.name}: no machine code for {arch}; see the compiler's output above")
+    if compiled.metadata.shared > SHARED_LIMIT[arch]:
+        raise RuntimeError(
+            f"{variant.name}: {compiled.metadata.shared} bytes of shared memory, {arch} has {SHARED_LIMIT[arch]} a block; "
+            "choose narrower tiles in impl/configs.py"
+        )
     return {"shared": compiled.metadata.shared, "seconds": time.perf_counter() - began}
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; exit status 0 if every kernel compiles."""
     parser = argparse.ArgumentParser(prog="python -m gdn_apc.impl.aot", description=__doc__.split("\n")[0])
-    parser.add_argument("--arch", default="sm_90", choices=ARCHITECTURES)
+    parser.add_argument("--arch", default="sm_90", choices=SHARED_LIMIT)
     parser.add_argument("--dtype", default="bf16", choices=DTYPES)
     parser.add_argument("--state", default="fp32", choices=DTYPES)
     for size, default in (("H", 16), ("HV", 32), ("K", 128), ("V", 128)):

@@ -30,6 +30,7 @@ class Config:
     prepare: Launch
     scan: Launch
     recurrent: Launch
+    precision: str  # of products of fp32 operands
 
 
 def next_power_of_two(x: int) -> int:
@@ -56,13 +57,28 @@ def config(K: int, V: int, C: int, dtype: torch.dtype, arch: str) -> Config:
     BK, BV = next_power_of_two(max(K, 16)), next_power_of_two(max(V, 16))
     if arch == "interpreter":
         whole = Launch(BV, 4, 1)
-        return Config(Launch(next_power_of_two(2 * K + V), 4, 1), whole, whole, whole)
+        return Config(
+            Launch(next_power_of_two(2 * K + V), 4, 1), whole, whole, whole, _precision(dtype, arch)
+        )
     wide = BK > 128 or dtype != torch.bfloat16
     return Config(
         conv=Launch(128, 8, 1),
         # Triton 3.6 miscompiles this kernel for sm_90 with bf16 operands, 4 warps and a tile of V below 64: the
         # product T·v reads shared memory out of bounds and is silently wrong. 64 columns and up are right.
-        prepare=Launch(max(BV, 64), 8 if wide else 4, 1),
+        prepare=Launch(64, 8 if wide else 4, 1),
         scan=Launch(min(BV, 16 if wide else 32), 4, 1 if wide else 2),
         recurrent=Launch(min(BV, 8 if wide else 16), 1, 1),
+        precision=_precision(dtype, arch),
     )
+
+
+def _precision(dtype: torch.dtype, arch: str) -> str:
+    """Precision of products of fp32 operands, which bf16 inputs do not have.
+
+    fp16 inputs go through tf32: it has fp16's mantissa, and cannot overflow where a state exceeds 65,504. fp32 inputs
+    go through three tf32 products (errors of 5e-7 where plain fp32 has 3e-7, a quarter of the code), but on sm_80
+    their operands do not fit in shared memory.
+    """
+    if dtype == torch.float32:
+        return "ieee" if arch.startswith("sm_8") else "tf32x3"
+    return "tf32"

@@ -18,12 +18,11 @@ from gdn_apc.impl.kernels.gates import gates_kernel
 from gdn_apc.impl.kernels.recurrent import recurrent_kernel
 from gdn_apc.impl.metadata import BlockIndexMetadata
 
-# Operands of products by input dtype: (Triton dtype, torch dtype of the scratch, precision of fp32 products).
-# fp16 goes through tf32, which has fp16's mantissa and cannot overflow where a state exceeds 65,504.
+# Operands of products by input dtype: in Triton, and of the scratch that holds them between the chunk kernels.
 OPERANDS = {
-    torch.bfloat16: (tl.bfloat16, torch.bfloat16, "ieee"),
-    torch.float16: (tl.float32, torch.float32, "tf32"),
-    torch.float32: (tl.float32, torch.float32, "ieee"),
+    torch.bfloat16: (tl.bfloat16, torch.bfloat16),
+    torch.float16: (tl.float32, torch.float32),
+    torch.float32: (tl.float32, torch.float32),
 }
 
 
@@ -150,7 +149,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
     """Every row of two or more tokens: all chunks at once, then each row's chunks in order."""
     H, K = q.shape[1:]
     T, HV, V = v.shape
-    operand, scratch, precision = OPERANDS[q.dtype]
+    operand, scratch = OPERANDS[q.dtype]
     BK = next_power_of_two(max(K, 16))
     w = torch.empty(T, HV, K, dtype=scratch, device=q.device)
     u = torch.empty(T, HV, V, dtype=scratch, device=q.device)
@@ -160,7 +159,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
         BK=BK,
         BT=next_power_of_two(max(meta.chunk_size, 16)),
         OPERAND=operand,
-        PRECISION=precision,
+        PRECISION=launches.precision,
         L2NORM=use_qk_l2norm,
     )
     launch = launches.prepare
@@ -169,7 +168,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
         meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
         meta.block_size, meta.chunk_size,
         k.stride(0), v.stride(0), H, HV,
-        BV=launch.tile, INVERSE="ieee" if q.dtype == torch.float32 else "tf32x3", **shape,
+        BV=launch.tile, **shape,
         num_warps=launch.num_warps, num_stages=launch.num_stages,
     )  # fmt: skip
     launch = launches.scan

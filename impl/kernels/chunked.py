@@ -52,15 +52,15 @@ def _load_heads(
 
 
 @triton.jit
-def _join(X, A, i, j, SIZE: tl.constexpr, PRECISION: tl.constexpr):
+def _join(X, A, i, j, SIZE: tl.constexpr):
     """From the inverses of diagonal blocks of size SIZE to those of size 2·SIZE: X - X M X, M joining each pair."""
     lower = (i % (2 * SIZE) >= SIZE) & (j % (2 * SIZE) < SIZE)
     M = tl.where((i // (2 * SIZE) == j // (2 * SIZE)) & lower, A, 0.0)
-    return X - tl.dot(tl.dot(X, M, input_precision=PRECISION), X, input_precision=PRECISION)
+    return X - tl.dot(tl.dot(X, M, input_precision="tf32x3"), X, input_precision="tf32x3")
 
 
 @triton.jit
-def _unit_lower_inverse(A, BT: tl.constexpr, PRECISION: tl.constexpr):
+def _unit_lower_inverse(A, BT: tl.constexpr):
     """(I + A)⁻¹ for a strictly lower A: [BT, BT] fp32, BT 16, 32 or 64.
 
     Each step multiplies true inverses, so it is as stable as forward substitution.
@@ -68,13 +68,13 @@ def _unit_lower_inverse(A, BT: tl.constexpr, PRECISION: tl.constexpr):
     i = tl.arange(0, BT)[:, None]
     j = tl.arange(0, BT)[None, :]
     X = tl.where(i == j, 1.0, 0.0) - tl.where((i // 2 == j // 2) & (i > j), A, 0.0)
-    X = _join(X, A, i, j, 2, PRECISION)
-    X = _join(X, A, i, j, 4, PRECISION)
-    X = _join(X, A, i, j, 8, PRECISION)
+    X = _join(X, A, i, j, 2)
+    X = _join(X, A, i, j, 4)
+    X = _join(X, A, i, j, 8)
     if BT > 16:
-        X = _join(X, A, i, j, 16, PRECISION)
+        X = _join(X, A, i, j, 16)
     if BT > 32:
-        X = _join(X, A, i, j, 32, PRECISION)
+        X = _join(X, A, i, j, 32)
     return X
 
 
@@ -85,7 +85,7 @@ def prepare_kernel(
     B, C,
     stride_k, stride_v, H, HV,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    BT: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, INVERSE: tl.constexpr, L2NORM: tl.constexpr,
+    BT: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, L2NORM: tl.constexpr,
 ):  # fmt: skip
     """w: [T, HV, K] and u: [T, HV, V] of every chunk, in the operand dtype. Grid (chunks, HV)."""
     _row, _i, q0, n, m, start, end = chunk_of_row(
@@ -107,15 +107,16 @@ def prepare_kernel(
     A = tl.where(
         below, tl.dot(key, tl.trans(key), input_precision=PRECISION) * decay * strength[:, None], 0.0
     )
-    T = _unit_lower_inverse(A, BT, INVERSE) * strength[None, :]
+    T = _unit_lower_inverse(A, BT) * strength[None, :]
 
-    value = _load_heads(v, rows, used, stride_v, hv, V, BV, OPERAND, False)
-    vv = tl.arange(0, BV)
-    tl.store(
-        u + (rows[:, None] * HV + hv) * V + vv[None, :],
-        tl.dot(T.to(OPERAND), value, input_precision=PRECISION).to(OPERAND),
-        mask=used[:, None] & (vv < V)[None, :],
-    )
+    for first in tl.static_range(0, V, BV):
+        vv = first + tl.arange(0, BV)
+        inside = used[:, None] & (vv < V)[None, :]
+        value = tl.load(v + rows[:, None] * stride_v + hv * V + vv[None, :], mask=inside, other=0.0).to(
+            OPERAND
+        )
+        fresh = tl.dot(T.to(OPERAND), value, input_precision=PRECISION).to(OPERAND)
+        tl.store(u + (rows[:, None] * HV + hv) * V + vv[None, :], fresh, mask=inside)
     kk = tl.arange(0, BK)
     tl.store(
         w + (rows[:, None] * HV + hv) * K + kk[None, :],

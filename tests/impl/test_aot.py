@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-SHAPES = [("sm_80", "bf16"), ("sm_90", "bf16"), ("sm_100", "bf16"), ("sm_90", "fp16")]
+SHAPES = [("sm_80", "bf16"), ("sm_90", "bf16"), ("sm_100", "bf16"), ("sm_80", "fp32")]
 
 
 @pytest.mark.parametrize(("arch", "dtype"), SHAPES)
