@@ -41,7 +41,7 @@ ROUND, ROUNDS = 11, 4
 """Examples of a round and rounds of a campaign, as ``fuzz/campaign.py`` has them about. Hypothesis mutates earlier
 examples from the eleventh on; those are like one another, so fewer of them count as independent."""
 
-DRAWS, FEW_DRAWS = 2000, 300
+DRAWS, FEW_DRAWS = 4000, 300
 
 
 class Drawn(Target):

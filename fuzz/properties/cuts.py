@@ -10,32 +10,28 @@ from gdn_apc.fuzz.geometry import is_free_cut, state_end
 from gdn_apc.fuzz.properties._shared import compare_bits, live_rows, needs, passed
 from gdn_apc.fuzz.properties.base import Checked, Property, register
 from gdn_apc.fuzz.runner import RanRow, World, compare
-from gdn_apc.fuzz.strategies.twins import one_step_and_several
+from gdn_apc.fuzz.strategies.twins import check_one_and_several, live, one_step_and_several
 from gdn_apc.fuzz.targets.base import Target
 
 
 def check_cuts(target: Target, case: Case) -> Checked:
     """Every row against the oracle; and the twins bit for bit, if all cuts are free (section 4.4)."""
+    cut = [row for _, row in check_one_and_several(case)]
+    first = next(row for _, row in live(case, case.choice["one"]) if row.n == case.choice["start"])
     checked = Checked()
     world = World(target, case)
     ran = []
     for i in range(len(case.steps)):
         ran.append(world.run(i))
         compare(world, ran[-1], checked)
-    one, *_ = _rows(ran, case.choice["one"], case)
-    pieces = _rows(ran, case.choice["cut"], case)
+    one = next(r for r in live_rows(ran) if r.row is first)
+    pieces = [r for r in live_rows(ran) if any(r.row is row for row in cut)]
     s = case.sizes
-    cuts = [p.row.n for p in pieces[1:]]
-    if all(p.row.m > 1 for p in pieces) and all(is_free_cut(c, s.B, s.C, case.dtypes.state) for c in cuts):
+    free = all(is_free_cut(row.n, s.B, s.C, case.dtypes.state) for row in cut[1:])
+    if free and all(row.m > 1 for row in cut):
         for piece in pieces:
             _same_as_one_step(one, piece, s.B, checked)
-    else:
-        checked.comparisons += len(pieces)
     return passed(world, checked)
-
-
-def _rows(ran: list, request: int, case: Case) -> list[RanRow]:
-    return [r for r in live_rows(ran) if r.row.request == request and r.row.n >= case.choice["start"]]
 
 
 def _same_as_one_step(one: RanRow, piece: RanRow, B: int, checked: Checked) -> None:

@@ -14,12 +14,13 @@ from gdn_apc.fuzz.properties._shared import compare_bits, live_rows, needs, pass
 from gdn_apc.fuzz.properties.base import Checked, Property, register
 from gdn_apc.fuzz.runner import RanRow, World, compare, truth
 from gdn_apc.fuzz.strategies import cases
-from gdn_apc.fuzz.strategies.twins import warm_and_cold
+from gdn_apc.fuzz.strategies.twins import check_warm_and_cold, warm_and_cold
 from gdn_apc.fuzz.targets.base import Target
 
 
 def check_warm(target: Target, case: Case) -> Checked:
     """Outputs after kB, and every block that both write after it, bit for bit."""
+    check_warm_and_cold(case)
     checked = Checked()
     world, ran = run(target, case)
     by_end = {r.row.n + r.row.m: r for r in live_rows(ran) if r.row.request == case.choice["cold"]}

@@ -150,14 +150,14 @@ def check_order(target: Target, case: Case) -> Checked:
         for _ in range(2):
             compare_runs(ran, run(target, case)[1], checked, "when it runs")
         return passed(world, checked)
-    with interpreter.program_order(order or "reversed"):
-        compare_runs(ran, run(target, case)[1], checked, f"the order of programs ({order or 'reversed'})")
     if case.choice["races"]:
         try:
             with interpreter.races():
                 run(target, case)
         except interpreter.Race as e:
             raise Violation(f"two programs of one launch meet in memory: {e}", race=str(e)) from e
+    with interpreter.program_order(order or "reversed"):
+        compare_runs(ran, run(target, case)[1], checked, f"the order of programs ({order or 'reversed'})")
     return passed(world, checked)
 
 

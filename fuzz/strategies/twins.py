@@ -1,6 +1,7 @@
 """Schedules in which two requests with the same tokens take different ways: warm and cold, one step and several.
 
-The property compares the twins; ``choice`` says which requests they are. Imports hypothesis and ``fuzz``.
+The property compares the twins; ``choice`` says which requests they are. ``check_…`` says whether a case, drawn, edited
+or shrunk, is one on which they must agree. Imports hypothesis and ``fuzz``.
 Exercise it with ``pytest tests/fuzz/test_strategies.py``.
 """
 
@@ -10,8 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gdn_apc.fuzz.case import Case
-from gdn_apc.fuzz.geometry import is_free_cut
+from gdn_apc.fuzz.case import Case, Row
+from gdn_apc.fuzz.geometry import is_free_cut, read_slot, rows, write_slots
 from gdn_apc.fuzz.strategies.planner import Planner
 from gdn_apc.fuzz.strategies.scenarios import blocks, some
 from gdn_apc.fuzz.strategies.schedules import STALE
@@ -45,6 +46,64 @@ def prefill(plan: Planner, r: int | None, ends: list[int], **admit: Any) -> int:
             plan.advance(r, end - plan.lives[r].n)
         plan.end_step()
     return r
+
+
+def computed_purely(case: Case, step: int, row: Row) -> bool:
+    """Whether what a row reads has the bits of a one-step prefill: prefill steps only, cut at free cuts only."""
+    s = case.sizes
+    if row.n == 0:
+        return True
+    if not is_free_cut(row.n, s.B, s.C, case.dtypes.state):
+        return False
+    slot = read_slot(row, s.B)
+    writers = [
+        (i, r)
+        for i, _, r in rows(case)
+        if i < step and r.request is not None and slot in (w for _, w in write_slots(r, s.B))
+    ]
+    return bool(writers) and writers[-1][1].m > 1 and computed_purely(case, *writers[-1])
+
+
+def live(case: Case, request: int) -> list[tuple[int, Row]]:
+    """``(step, row)`` of a request's rows that compute something."""
+    return [(i, row) for i, _, row in rows(case) if row.request == request and row.m]
+
+
+def check_warm_and_cold(case: Case) -> None:
+    """Raises ``ValueError`` unless section 4.4 promises that the twins of ``warm_and_cold`` agree bit for bit."""
+    start = case.choice["start"]
+    warm, cold = live(case, case.choice["warm"]), live(case, case.choice["cold"])
+    by_end = {row.n + row.m: (i, row) for i, row in cold}
+    if not warm or warm[0][1].n != start or not computed_purely(case, *warm[0]):
+        raise ValueError(
+            f"case: request {case.choice['warm']} does not hit a purely computed block at {start}"
+        )
+    for _, row in warm:
+        i, other = by_end.get(row.n + row.m, (0, None))
+        if other is None:
+            raise ValueError(f"case: the cold request has no step that ends at {row.n + row.m}")
+        spans = other.n < start == row.n and min(row.m, other.m) > 1 and computed_purely(case, i, other)
+        begins = row.n == other.n == start and computed_purely(case, i, other)
+        if not (spans or begins or (row.n == other.n > start)):
+            raise ValueError(f"case: the steps that end at {row.n + row.m} need not agree")
+
+
+def check_one_and_several(case: Case) -> list[tuple[int, Row]]:
+    """The steps of the twin that is cut. Raises ``ValueError`` unless both cover the range from the same bits."""
+    start, end = case.choice["start"], case.choice["end"]
+    one = [(i, r) for i, r in live(case, case.choice["one"]) if r.n >= start]
+    cut = [(i, r) for i, r in live(case, case.choice["cut"]) if start <= r.n < end]
+    if not one or (one[0][1].n, one[0][1].m) != (start, end - start) or one[0][1].m < 2:
+        raise ValueError(f"case: request {case.choice['one']} does not prefill {start} to {end} in one step")
+    ends = [start] + [r.n + r.m for _, r in cut]
+    if ends[-1] != end or [r.n for _, r in cut] != ends[:-1]:
+        raise ValueError(f"case: request {case.choice['cut']} does not cover {start} to {end}")
+    before = [[(r.n, r.m) for _, r in live(case, case.choice[x]) if r.n < start] for x in ("one", "cut")]
+    if before[0] != before[1] or (
+        start and not before[0] and read_slot(one[0][1], case.sizes.B) != read_slot(cut[0][1], case.sizes.B)
+    ):
+        raise ValueError(f"case: the requests reach {start} in different ways")
+    return cut
 
 
 @st.composite

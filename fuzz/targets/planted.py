@@ -144,28 +144,25 @@ class IgnoresHit(ReferenceTarget):
 class Remembers(ReferenceTarget):
     """States are kept beside the pool, and the pool is never read: right until a slot holds something else."""
 
-    def __init__(self) -> None:
-        self.kept: dict[tuple, torch.Tensor] = {}
-
-    def _through(self, seam, state: torch.Tensor, call, batch: Batch) -> torch.Tensor:
+    def _through(self, state: torch.Tensor, call, batch: Batch) -> torch.Tensor:
+        kept = state.__dict__.setdefault("kept", {})  # dies with the pool's view
         shadow = state.clone()
-        for (pool, kind, slot), held in self.kept.items():
-            if (pool, kind) == (state.data_ptr(), seam):
-                shadow[slot] = held
+        for slot, held in kept.items():
+            shadow[slot] = held
         out = call(shadow)
         for line in self.lines(batch):
             for _, slot in self.write_slots(line, batch):
                 state[slot] = shadow[slot]
-                self.kept[state.data_ptr(), seam, slot] = shadow[slot].clone()
+                kept[slot] = shadow[slot].clone()
         return out
 
     def delta(self, layer, q, k, v, g, beta, ssm_state, batch):
         inner = super().delta
-        return self._through("ssm", ssm_state, lambda s: inner(layer, q, k, v, g, beta, s, batch), batch)
+        return self._through(ssm_state, lambda s: inner(layer, q, k, v, g, beta, s, batch), batch)
 
     def conv(self, layer, x, conv_state, batch):
         inner = super().conv
-        return self._through("conv", conv_state, lambda s: inner(layer, x, s, batch), batch)
+        return self._through(conv_state, lambda s: inner(layer, x, s, batch), batch)
 
 
 class WritesPastState(ReferenceTarget):

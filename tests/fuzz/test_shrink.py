@@ -1,0 +1,126 @@
+"""Shrinking by editing explicit rows: small, valid, claimed, and still failing. ``pytest tests/fuzz/test_shrink.py``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from gdn_apc.fuzz import ledger, shrink
+from gdn_apc.fuzz.case import Case
+from gdn_apc.fuzz.floors import Drawn
+from gdn_apc.fuzz.properties import load_all
+from gdn_apc.fuzz.strategies import cases
+from gdn_apc.fuzz.targets.base import Claims
+from gdn_apc.fuzz.targets.planted import FAULTS
+from gdn_apc.fuzz.validity import problems
+
+
+def first(strategy, condition) -> Case:
+    """The first of 300 drawn cases that meets the condition, unshrunk."""
+    found = []
+
+    @seed(5)
+    @settings(
+        max_examples=300,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=strategy)
+    def draw(case):
+        if not found and case.num_tokens > 10 and condition(case):
+            found.append(case)
+
+    draw()
+    return found[0]
+
+
+def shows(event: str):
+    return lambda case: event in ledger.events_of(case)
+
+
+@pytest.mark.parametrize(
+    "event, tokens, rows",
+    [
+        ("hit", 5, 3),
+        ("preempt_resume", 3, 2),
+        ("shared_block_two_readers", 6, 3),
+        ("boundary_reached_by_decode", 4, 3),
+        ("fresh_one_token_in_decode_batch", 3, 3),
+        ("step_crosses_two_boundaries", 8, 1),
+        ("zero_length_row_between", 4, 4),
+    ],
+)
+def test_a_case_shrinks_to_what_its_failure_needs(event, tokens, rows):
+    """What is left is the event and hardly anything else, on small and plain sizes."""
+    case = first(cases(Drawn("cpu"), "values"), lambda c: shows(event)(c) and c.sizes.B <= 4)
+
+    small = shrink.minimise(case, shows(event), Claims(), seconds=20)
+
+    assert shows(event)(small) and problems(small) == []
+    assert small.num_tokens <= tokens, small
+    assert sum(len(step.rows) for step in small.steps) <= rows, small
+    assert len(small.requests) <= rows and all(r.length for r in small.requests)
+    assert (small.sizes.H, small.sizes.HV, small.sizes.K, small.sizes.V) == (1, 1, 8, 8)
+    assert small.inputs.seed == 0 and small.dtypes.input == "fp32" and small.pool.page_padding == 0
+
+
+def test_shrinking_stays_inside_the_claims():
+    """A target with one head size and one dtype is not shown others."""
+    claims = dataclasses.replace(Claims(), head_sizes=frozenset({16, 32}), input_dtypes=frozenset({"bf16"}))
+    case = first(cases(Drawn("cpu", claims), "values"), shows("hit"))
+
+    small = shrink.minimise(case, shows("hit"), claims, seconds=20)
+
+    assert small.num_tokens < case.num_tokens
+    assert (small.sizes.K, small.sizes.V, small.dtypes.input) == (16, 16, "bf16")
+
+
+def test_nothing_smaller_leaves_the_case():
+    """A failure that every edit removes keeps its case, and time that is up ends the search."""
+    case = first(cases(Drawn("cpu"), "values"), lambda c: True)
+
+    assert shrink.minimise(case, lambda c: c == case, Claims(), seconds=20) == case
+    assert shrink.minimise(case, lambda c: True, Claims(), seconds=0) == case
+
+
+@pytest.mark.parametrize(
+    "name, fault, tokens",
+    [
+        ("values", "DropsBoundary", 3),
+        ("values", "WritesShared", 5),
+        ("read_set", "StateByLength", 1),
+        ("write_set", "RunsPadding", 2),
+        ("hit_is_used", "Remembers", 5),
+        ("index_movement", "StaleWindow", 3),
+        ("warm_equals_cold", "CarriesUnrounded", 24),
+        ("free_cuts", "GridFromStart", 80),
+    ],
+)
+def test_planted_faults_shrink_to_readable_cases(name, fault, tokens):
+    """A violation of a property shrinks to a few tokens and stays a violation of it."""
+    prop, target = load_all()[name], FAULTS[fault]()
+
+    def fails(case: Case) -> bool:
+        return shrink.violation(prop, target, case) is not None
+
+    small = shrink.minimise(first(prop.strategy(target), fails), fails, target.claims, seconds=20)
+
+    assert fails(small) and problems(small) == []
+    assert small.num_tokens <= tokens, small
+
+
+def test_metadata_cases_shrink_too():
+    """Batches, rows, lengths and sizes."""
+    prop, target = load_all()["metadata"], FAULTS["LastColumnTooFar"]()
+
+    def fails(case: Case) -> bool:
+        return shrink.violation(prop, target, case) is not None
+
+    small = shrink.minimise(first(prop.strategy(target), fails), fails, target.claims, seconds=20)
+
+    assert (len(small.steps), len(small.steps[0].rows)) == (1, 1)
+    assert (small.steps[0].rows[0].n, small.steps[0].rows[0].m, small.sizes.B) == (1, 1, 2)
