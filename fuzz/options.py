@@ -55,11 +55,13 @@ exit status: 0 every property held and the campaign is complete; 1 a property fa
 selection, or nothing compared)"""
 
 
-def examples(run: str, prefix: str) -> str:
+def examples(run: str, prefix: str, explained: bool = True) -> str:
     """The examples of the help text, for a command and its prefix of options."""
     lines = [(command.format(run=run, p=prefix), what) for command, what in EXAMPLES]
     width = max(len(command) for command, _ in lines)
-    return "\n".join(f"{command:{width}}  {what}" for command, what in lines)
+    return "\n".join(
+        f"  {command:{width}}  {what}" if explained else f"  {command}" for command, what in lines
+    )
 
 
 def add_namespaced(add: Callable[..., None]) -> None:
@@ -67,7 +69,7 @@ def add_namespaced(add: Callable[..., None]) -> None:
     for option in OPTIONS:
         text = option.help
         if option.name == "target":
-            text += "\n" + examples("pytest -m fuzz", "gdn-") + "\n" + STATUSES
+            text += "\nexamples:\n" + examples("pytest -m fuzz", "gdn-", explained=False) + "\n" + STATUSES
         keywords = {"default": None, **option.keywords, "dest": dest(option.name)}
         if option.keywords.get("action") == "store_true":
             keywords["default"] = False
