@@ -34,6 +34,8 @@ class Progress:
         """A round ended."""
         if self.quiet:
             return
+        self.started = self.started or time.monotonic()
+        self._tell_brief()
         part = min(1.0, units / goal) if math.isfinite(goal) else 0.0
         of = f"/{goal:,}" if math.isfinite(goal) else ""
         text = f"{name}  {units:,}{of}"
@@ -52,10 +54,13 @@ class Progress:
         self.briefly += brief
         if brief or self.quiet:
             return
+        self._tell_brief()
+        self._line(line)
+
+    def _tell_brief(self) -> None:
         if self.briefly:
             self._line(f"  passed  {self.briefly} witnesses of the ledger")
             self.briefly = 0
-        self._line(line)
 
     def property_ended(self) -> None:
         """One of the items that take time has ended."""
@@ -72,7 +77,6 @@ class Progress:
 
     def _left(self, part: float, seconds_left: float) -> str:
         """Time left: until the deadline if there is one, else at the pace so far."""
-        self.started = self.started or time.monotonic()
         pace = (time.monotonic() - self.started) / max(0.1, self.done + part)
         seconds = seconds_left if math.isfinite(seconds_left) else pace * (self.items - self.done - part)
         return f"{int(max(0, seconds)) // 60}:{int(max(0, seconds)) % 60:02d}"

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from gdn_apc.fuzz import cli, targets
+from gdn_apc.fuzz import cli, interpreter, targets
 from gdn_apc.fuzz.runs import RunFolder
 
 HERE = Path(__file__).parent
@@ -155,3 +156,17 @@ def test_doctor_tells_which_targets_can_run_and_why_others_cannot(capsys, monkey
     )
     assert "native-torch             yes, on c" in said
     assert "gone                     no: target: 'gone' is not known; choose one of native" in said
+
+
+def test_a_triton_that_the_interpreter_does_not_know_makes_a_target_unavailable(monkeypatch):
+    def activate():
+        raise RuntimeError("triton 9.0 is not known")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(interpreter, "activate", activate)
+
+    with pytest.raises(
+        targets.TargetUnavailable, match="'native' needs Triton's interpreter.*triton 9.0 is not known"
+    ):
+        targets.prepare_triton("native")
+    targets.prepare_triton("native-torch")
