@@ -1,5 +1,6 @@
 """Our own implementation as targets: ``native`` (Triton, interpreted where there is no GPU) and ``native-torch``.
 
+Both take the package to run, so that a copy of ``impl`` with a planted fault (``fuzz/mutants``) is a target too.
 Imports torch and ``impl``; kernels when the first batch runs. Exercise it with ``pytest tests/fuzz/test_targets.py``.
 """
 
@@ -8,22 +9,27 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import os
+from types import ModuleType
 
 import torch
 
-from gdn_apc import impl
+from gdn_apc import impl as ours
 from gdn_apc.fuzz.targets.base import Batch, Claims, Layer, Target
 
 
 class NativeTarget(Target):
-    """``gdn_apc.impl`` through its Triton kernels. The packed tensors may be longer than the batch's tokens."""
+    """``gdn_apc.impl``, or another package with its API, through its Triton kernels.
+
+    The packed tensors may be longer than the batch's tokens.
+    """
 
     name = "native"
     backend = "triton"
     claims = Claims()
     runs_triton = True
 
-    def __init__(self) -> None:
+    def __init__(self, impl: ModuleType = ours) -> None:
+        self.impl = impl
         if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
             from gdn_apc.fuzz import interpreter
 
@@ -41,7 +47,7 @@ class NativeTarget(Target):
         return {f.name: getattr(meta, f.name) for f in dataclasses.fields(meta)}
 
     def conv(self, layer: Layer, x: torch.Tensor, conv_state: torch.Tensor, batch: Batch) -> torch.Tensor:
-        return impl.causal_conv1d(
+        return self.impl.causal_conv1d(
             x,
             layer.conv_weight,
             layer.conv_bias,
@@ -62,7 +68,7 @@ class NativeTarget(Target):
         ssm_state: torch.Tensor,
         batch: Batch,
     ) -> torch.Tensor:
-        return impl.gated_delta_rule(
+        return self.impl.gated_delta_rule(
             q,
             k,
             v,
@@ -85,7 +91,7 @@ class NativeTarget(Target):
         ssm_state: torch.Tensor,
         batch: Batch,
     ) -> torch.Tensor:
-        return impl.gdn_core(
+        return self.impl.gdn_core(
             x,
             a,
             b,
@@ -104,8 +110,8 @@ class NativeTarget(Target):
             backend=self.backend,
         )
 
-    def _metadata(self, batch: Batch, num_tokens: int) -> impl.BlockIndexMetadata:
-        return impl.build_metadata(
+    def _metadata(self, batch: Batch, num_tokens: int) -> ours.BlockIndexMetadata:
+        return self.impl.build_metadata(
             batch.seq_lens,
             batch.query_start_loc,
             batch.block_table,
@@ -117,14 +123,14 @@ class NativeTarget(Target):
 
 
 class NativeTorchTarget(NativeTarget):
-    """``gdn_apc.impl`` through its plain PyTorch path, on the CPU."""
+    """The same through its plain PyTorch path, on the CPU."""
 
     name = "native-torch"
     backend = "torch"
     runs_triton = False
 
-    def __init__(self) -> None:
-        pass
+    def __init__(self, impl: ModuleType = ours) -> None:
+        self.impl = impl
 
     def device(self) -> torch.device:
         return torch.device("cpu")

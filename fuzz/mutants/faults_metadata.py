@@ -1,0 +1,180 @@
+"""Faults of the block indices and the chunk grid: ``impl/metadata.py``, ``impl/kernels/grid.py``.
+
+Imports the standard library only. Exercise it with ``pytest tests/fuzz/test_mutants.py``.
+"""
+
+from __future__ import annotations
+
+from gdn_apc.fuzz.mutants.model import GRID, INDEX, LENGTH, NEUTRAL, plant
+
+METADATA, GRID_FILE = "metadata.py", "kernels/grid.py"
+
+READ = "read = torch.where(has_state, (n - 1) // B, 0)"
+LAST = "last = torch.where(live, (end - 1) // B, 0)"
+
+FAULTS = (
+    plant(
+        "last_computed_next",
+        METADATA,
+        READ,
+        "read = torch.where(has_state, n // B, 0)",
+        "metadata",
+        "The read column is floor(n / B): one too far at every hit, right inside a block.",
+        kind=INDEX,
+    ),
+    plant(
+        "last_computed_early",
+        METADATA,
+        READ,
+        "read = torch.where(has_state, (n - 2) // B, 0)",
+        "metadata",
+        "The read column is one too small after the first token of a block.",
+        kind=INDEX,
+    ),
+    plant(
+        "first_scheduled_rounded_up",
+        METADATA,
+        "first = n // B",
+        "first = (n + B - 1) // B",
+        "metadata",
+        "The first write column is ceil(n / B): one too far inside a block.",
+        kind=INDEX,
+    ),
+    plant(
+        "first_scheduled_is_read",
+        METADATA,
+        "first = n // B",
+        "first = torch.where(n > 0, (n - 1) // B, 0)",
+        "metadata",
+        "The first write column is the read column: the shared one at every hit.",
+        kind=INDEX,
+    ),
+    plant(
+        "last_scheduled_next",
+        METADATA,
+        LAST,
+        "last = torch.where(live, end // B, 0)",
+        "metadata",
+        "The last write column is floor((n + m) / B): one too far when a step ends on a boundary.",
+        kind=INDEX,
+    ),
+    plant(
+        "last_scheduled_early",
+        METADATA,
+        LAST,
+        "last = torch.where(live, (end - 2) // B, 0)",
+        "metadata",
+        "The last write column is one too small when a step ends one token into a block.",
+        kind=INDEX,
+    ),
+    plant(
+        "one_token_has_state",
+        METADATA,
+        "has_state = n > 0",
+        "has_state = (n > 0) | (m == 1)",
+        "metadata",
+        "A row of one token counts as a decode, also a fresh one (vllm 51562, 51483).",
+        kind=LENGTH,
+    ),
+    plant(
+        "many_tokens_are_fresh",
+        METADATA,
+        "has_state = n > 0",
+        "has_state = (n > 0) & (m == 1)",
+        "metadata",
+        "A row of two or more tokens starts from nothing, also a resumed one (transformers 45513).",
+        kind=LENGTH,
+    ),
+    plant(
+        "padding_keeps_its_length",
+        METADATA,
+        "n = torch.where(live, seq_lens - m, 0)",
+        "n = seq_lens - m",
+        "cudagraph",
+        "A padding row keeps its stale length, and so has a state and a slot (vllm 37728).",
+    ),
+    plant(
+        "decode_by_shape",
+        METADATA,
+        "return self.max_query_len <= 1",
+        "return self.max_query_len <= 1 or self.max_query_len == self.num_rows",
+        "metadata",
+        "A batch counts as decode when its longest row has as many tokens as there are rows (fla 1194).",
+    ),
+    plant(
+        "chunks_to_the_row_before",
+        METADATA,
+        "torch.searchsorted(chunk_offsets[1:], chunk, right=True, out_int32=True)",
+        "torch.searchsorted(chunk_offsets[1:], chunk, right=False, out_int32=True)",
+        "kernel-indexing",
+        "The first chunk of each row is given to the row before it (ascend 11807).",
+    ),
+    plant(
+        "too_few_chunks",
+        METADATA,
+        "num_tokens * chunks_per_block // block_size + 3 * num_rows",
+        "num_tokens * chunks_per_block // block_size + num_rows",
+        "metadata",
+        "Room for too few chunks: a row that is clipped at both ends loses its last one.",
+    ),
+    plant(
+        "chunks_cross_boundaries",
+        METADATA,
+        "return (position // B) * (-(-B // C)) + (position % B) // C",
+        "return position // C",
+        "metadata",
+        "Chunks are counted over the sequence, as if none ended at a boundary (vllm 57278).",
+        kind=GRID,
+    ),
+    plant(
+        "chunk_past_the_boundary",
+        GRID_FILE,
+        "end = tl.minimum(tl.minimum(start + C, (block + 1) * B), n + m)",
+        "end = tl.minimum(start + C, n + m)",
+        "kernel-indexing",
+        "The last chunk of a block is not cut at the boundary, where C does not divide B.",
+        kind=GRID,
+    ),
+    plant(
+        "grid_from_the_step",
+        GRID_FILE,
+        "start = block * B + (ordinal % per_block) * C",
+        "start = tl.where(block == n // B, tl.minimum(tl.minimum(n + i * C, (block + 1) * B), n + m), block * B + (ordinal % per_block) * C)",
+        "kernel-numerics",
+        "In its first block, chunks are counted from where the step starts (vllm 23279).",
+        kind=GRID,
+    ),
+    plant(
+        "last_chunk_dropped",
+        GRID_FILE,
+        "- (n % B) // C + 1",
+        "- (n % B) // C",
+        "kernel-numerics",
+        "The scan of a row stops before its last chunk (flashinfer 3889).",
+    ),
+    plant(
+        "l2norm_without_epsilon",
+        GRID_FILE,
+        "tl.rsqrt(tl.sum(tile * tile, axis=1) + 1e-6)",
+        "tl.rsqrt(tl.sum(tile * tile, axis=1))",
+        "kernel-numerics",
+        "A key of zeros is divided by zero (executorch 21417).",
+    ),
+    plant(
+        "l2norm_epsilon_as_minimum",
+        GRID_FILE,
+        "tl.rsqrt(tl.sum(tile * tile, axis=1) + 1e-6)",
+        "tl.rsqrt(tl.maximum(tl.sum(tile * tile, axis=1), 1e-6))",
+        "kernel-numerics",
+        "The epsilon is a lower limit, not a term of the sum: small keys come out longer.",
+    ),
+    plant(
+        "no_guard_for_empty_rows",
+        METADATA,
+        "counts = torch.where(live, _ordinal(end - 1, B, C) - _ordinal(n, B, C) + 1, 0)",
+        "counts = _ordinal(end - 1, B, C) - _ordinal(n, B, C) + 1",
+        "metadata",
+        "No fault: n is 0 on empty rows already, and the formula gives 0 chunks there.",
+        fate=NEUTRAL,
+    ),
+)
