@@ -166,7 +166,7 @@ def test_a_triton_that_the_interpreter_does_not_know_makes_a_target_unavailable(
     monkeypatch.setattr(interpreter, "activate", activate)
 
     with pytest.raises(
-        targets.TargetUnavailable, match="'native' needs Triton's interpreter.*triton 9.0 is not known"
+        targets.TargetUnavailable, match=r"'native' needs Triton's interpreter.*triton 9.0 is not known"
     ):
         targets.prepare_triton("native")
     targets.prepare_triton("native-torch")
