@@ -45,11 +45,11 @@ def variants(
 
     C = 64
     launches = config(K, V, C, DTYPES[dtype], arch)
-    operand, scratch = OPERANDS[DTYPES[dtype]]
+    operand, scratch, precision = OPERANDS[DTYPES[dtype]]
     scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[scratch]
     BK = next_power_of_two(max(K, 16))
     heads = dict(K=K, V=V, BK=BK, L2NORM=True)
-    products = dict(BT=C, OPERAND=operand, PRECISION=launches.precision, **heads)
+    products = dict(BT=C, OPERAND=operand, PRECISION=precision, **heads)
     inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b"), dtype)
     pointers = inputs | {"state": state, "conv_state": dtype, "w": scratch, "u": scratch}
 

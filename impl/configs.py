@@ -30,7 +30,6 @@ class Config:
     prepare: Launch
     scan: Launch
     recurrent: Launch
-    precision: str  # of products of fp32 operands
 
 
 def next_power_of_two(x: int) -> int:
@@ -54,13 +53,11 @@ def config(K: int, V: int, C: int, dtype: torch.dtype, arch: str) -> Config:
     The interpreter pays for each operation and nothing for width, so its tiles are as wide as the heads. On a
     GPU, narrow tiles of V give few heads enough programs; fp32 operands take twice the registers, so half the width.
     """
-    BK, BV = next_power_of_two(max(K, 16)), next_power_of_two(max(V, 16))
+    BV = next_power_of_two(max(V, 16))
     if arch == "interpreter":
         whole = Launch(BV, 4, 1)
-        return Config(
-            Launch(next_power_of_two(2 * K + V), 4, 1), whole, whole, whole, _precision(dtype, arch)
-        )
-    wide = BK > 128 or dtype != torch.bfloat16
+        return Config(Launch(next_power_of_two(2 * K + V), 4, 1), whole, whole, whole)
+    wide = dtype != torch.bfloat16
     return Config(
         conv=Launch(128, 8, 1),
         # Triton 3.6 miscompiles this kernel for sm_90 with bf16 operands, 4 warps and a tile of V below 64: the
@@ -68,17 +65,4 @@ def config(K: int, V: int, C: int, dtype: torch.dtype, arch: str) -> Config:
         prepare=Launch(64, 8 if wide else 4, 1),
         scan=Launch(min(BV, 16 if wide else 32), 4, 1 if wide else 2),
         recurrent=Launch(min(BV, 8 if wide else 16), 1, 1),
-        precision=_precision(dtype, arch),
     )
-
-
-def _precision(dtype: torch.dtype, arch: str) -> str:
-    """Precision of products of fp32 operands, which bf16 inputs do not have.
-
-    fp16 inputs go through tf32: it has fp16's mantissa, and cannot overflow where a state exceeds 65,504. fp32 inputs
-    go through three tf32 products (errors of 5e-7 where plain fp32 has 3e-7, a quarter of the code), but on sm_80
-    their operands do not fit in shared memory.
-    """
-    if dtype == torch.float32:
-        return "ieee" if arch.startswith("sm_8") else "tf32x3"
-    return "tf32"

@@ -18,12 +18,16 @@ from gdn_apc.impl.kernels.gates import gates_kernel
 from gdn_apc.impl.kernels.recurrent import recurrent_kernel
 from gdn_apc.impl.metadata import BlockIndexMetadata
 
-# Operands of products by input dtype: in Triton, and of the scratch that holds them between the chunk kernels.
+# Operands of products by input dtype: in Triton, in the scratch between the chunk kernels, and the precision of
+# fp32 products. fp16 goes through tf32: it has fp16's mantissa, and cannot overflow where a state exceeds 65,504.
 OPERANDS = {
-    torch.bfloat16: (tl.bfloat16, torch.bfloat16),
-    torch.float16: (tl.float32, torch.float32),
-    torch.float32: (tl.float32, torch.float32),
+    torch.bfloat16: (tl.bfloat16, torch.bfloat16, "ieee"),
+    torch.float16: (tl.float32, torch.float32, "tf32"),
+    torch.float32: (tl.float32, torch.float32, "ieee"),
 }
+
+MAX_K = 128
+"""Widest head of q and k. With 256, Triton 3.6 left wrong states on sm_90 where q and k are not normalised."""
 
 
 def causal_conv1d(
@@ -118,6 +122,10 @@ def gated_delta_rule(
 ) -> torch.Tensor:
     """See ``impl.ops.gated_delta_rule``."""
     check_page_alignment("ssm_state", ssm_state)
+    if q.shape[2] > MAX_K:
+        raise ValueError(
+            f"q: heads of {q.shape[2]}, the Triton kernels take at most {MAX_K}; pass backend='torch' on a CPU"
+        )
     T, HV, V = v.shape
     o = torch.empty(T, HV, V, dtype=v.dtype, device=v.device)
     if T == 0 or meta.num_rows == 0:
@@ -149,7 +157,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
     """Every row of two or more tokens: all chunks at once, then each row's chunks in order."""
     H, K = q.shape[1:]
     T, HV, V = v.shape
-    operand, scratch = OPERANDS[q.dtype]
+    operand, scratch, precision = OPERANDS[q.dtype]
     BK = next_power_of_two(max(K, 16))
     w = torch.empty(T, HV, K, dtype=scratch, device=q.device)
     u = torch.empty(T, HV, V, dtype=scratch, device=q.device)
@@ -159,7 +167,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
         BK=BK,
         BT=next_power_of_two(max(meta.chunk_size, 16)),
         OPERAND=operand,
-        PRECISION=launches.precision,
+        PRECISION=precision,
         L2NORM=use_qk_l2norm,
     )
     launch = launches.prepare

@@ -119,3 +119,13 @@ def test_pages_must_be_aligned():
     check_page_alignment("ssm_state", torch.zeros(2, 32)[:, :20])
     with pytest.raises(ValueError, match="ssm_state: address 0 modulo 16 and a slot stride of 20 elements"):
         check_page_alignment("ssm_state", torch.zeros(2, 20))
+
+
+def test_wide_heads_are_refused_by_the_kernels():
+    """Only the PyTorch path takes heads of q and k above 128."""
+    wide = dict(q=torch.zeros(T, H, 256), k=torch.zeros(T, H, 256), ssm_state=torch.zeros(2, HV, V, 256))
+    delta(**wide)
+    with pytest.raises(
+        ValueError, match="q: heads of 256, the Triton kernels take at most 128; pass backend='torch'"
+    ):
+        delta(**wide, backend="triton")
