@@ -8,7 +8,7 @@ Exercise it with ``pytest tests/impl``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,18 @@ def _live_rows(meta: BlockIndexMetadata) -> Iterator[tuple[int, int, int, int, i
             yield row, starts[row], n[row], m[row], read[row], table[row]
 
 
+def _lanes(f: Callable[[torch.Tensor], torch.Tensor], t: torch.Tensor) -> torch.Tensor:
+    """``f`` of every element of an fp32 tensor, each in a full vector lane.
+
+    PyTorch computes the last few elements of a tensor one by one, with another exp than the vector one; so without
+    the padding here an element's bits would depend on its place. Pieces stay below the size that is split over threads.
+    """
+    count = t.numel()
+    flat = torch.zeros(-(-count // 64) * 64)
+    flat[:count] = t.reshape(-1)
+    return torch.cat([f(piece) for piece in flat.split(1 << 14)] or [flat])[:count].view(t.shape)
+
+
 def causal_conv1d(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -52,7 +64,7 @@ def causal_conv1d(
         out = torch.zeros(m, x.shape[1]) if bias is None else bias.float().expand(m, -1).clone()
         for w in range(W):
             out += history[w : w + m].float() * taps[:, w]
-        y[q0 : q0 + m] = (F.silu(out) if activation == "silu" else out).to(y.dtype)
+        y[q0 : q0 + m] = (_lanes(F.silu, out) if activation == "silu" else out).to(y.dtype)
         for column in range(n // B, (n + m - 1) // B + 1):
             slot = table[column] if column < len(table) else 0
             if slot > 0:
@@ -65,8 +77,8 @@ def gdn_gates(
     a: torch.Tensor, b: torch.Tensor, A_log: torch.Tensor, dt_bias: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``impl.ops.gdn_gates``."""
-    g = -torch.exp(A_log.float()) * F.softplus(a.float() + dt_bias.float(), threshold=20.0)
-    return g, torch.sigmoid(b.float())
+    soft = _lanes(lambda t: F.softplus(t, threshold=20.0), a.float() + dt_bias.float())
+    return -torch.exp(A_log.float()) * soft, _lanes(torch.sigmoid, b.float())
 
 
 def gated_delta_rule(
@@ -108,7 +120,7 @@ def gated_delta_rule(
 
 def _heads(t: torch.Tensor, group: int, normalise: bool) -> torch.Tensor:
     """[m, H, K] → [m, HV, K] fp32, normalised if asked, each key head repeated for its value heads."""
-    t = t.float()
+    t = t.float().contiguous()
     if normalise:
         t = t * torch.rsqrt((t * t).sum(-1, keepdim=True) + 1e-6)
     return t.repeat_interleave(group, dim=1)
