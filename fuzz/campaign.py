@@ -28,6 +28,7 @@ from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.properties.base import Checked, Property, Violation
 from gdn_apc.fuzz.ratios import Histogram
 from gdn_apc.fuzz.runs import RunFolder, compact, digest
+from gdn_apc.fuzz.shrink import minimise
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -205,7 +206,31 @@ class Drive:
             barren = barren + 1 if self.outcome.examples == before else 0
             now = time.monotonic()
             if self._units() >= goal or now + (now - began) > deadline:
-                return
+                break
+        if self.failure is not None and not self.failure.shrunk and self.target is not None:
+            self._edit()
+
+    def _edit(self) -> None:
+        """Go on shrinking by editing the case itself, in the time that is left: it loses what its strategy always makes."""
+        failure = self.failure
+        failure.last = min(failure.last, failure.smallest, key=lambda found: size_key(found[0]))
+
+        def fails(case: Case) -> bool:
+            try:
+                self._attempt(case)  # which takes note of a failure
+            except (Violation, Broken) as e:  # broken: no case for this property
+                return isinstance(e, Violation)
+            return False
+
+        left = failure.started + self.plan.shrink_seconds - time.monotonic()
+        try:
+            minimise(failure.last[0], fails, self.target.claims, left)
+        except ShrinkCap:
+            failure.smallest, failure.shrunk = failure.last, self._capped
+
+    @property
+    def _capped(self) -> str:
+        return f"stopped at its cap of {self.plan.shrink_seconds:g} s"
 
     def _units(self) -> int:
         return self.outcome.units(self.prop)
@@ -227,7 +252,7 @@ class Drive:
         except Violation:
             pass
         except ShrinkCap:
-            self.failure.shrunk = f"stopped at its cap of {self.plan.shrink_seconds:g} s"
+            self.failure.shrunk = self._capped
         except (SkipTest, Unsatisfiable) as e:
             if phase != "reuse":
                 raise Broken(f"{self.prop.name}: no case can be drawn: {type(e).__name__}: {e}") from e

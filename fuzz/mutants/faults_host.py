@@ -37,8 +37,8 @@ LAUNCHES = (
     plant(
         "operands_in_fp16",
         LAUNCH,
-        "torch.float16: (tl.float32, torch.float32)",
-        "torch.float16: (tl.float16, torch.float16)",
+        "torch.float16: (tl.float32, torch.float32,",
+        "torch.float16: (tl.float16, torch.float16,",
         "dtype",
         "Products of fp16 inputs have fp16 operands: small ones vanish, large ones overflow (fla 736).",
     ),

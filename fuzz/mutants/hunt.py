@@ -107,7 +107,7 @@ def hunt(
             failure = next(e for e in reversed(folder.events()) if e["event"] == "failure")
             result.status = KILLED
             result.examples += prop.kind == "kernel"
-            result.seconds -= failure["seconds"]
+            result.seconds = max(0.0, result.seconds - failure["seconds"])
             result.measure(folder, failure)
             return result
         if outcome.status == "broken":

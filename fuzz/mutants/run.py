@@ -9,6 +9,7 @@ Imports the standard library; hypothesis and kernels in the workers only. Exerci
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import queue
@@ -104,6 +105,11 @@ def run(
     return done
 
 
+def worker_command(options: dict[str, Any]) -> list[str]:
+    """How a worker is started."""
+    return [sys.executable, "-m", "gdn_apc.fuzz.mutants.worker", json.dumps(options)]
+
+
 class _Worker:
     """One worker process and the thread that feeds it; a process that dies is replaced."""
 
@@ -125,7 +131,10 @@ class _Worker:
                     mutant = todo.get_nowait()
                 except queue.Empty:
                     return
-                result = self._hunt(mutant)
+                try:
+                    result = self._hunt(mutant)
+                except Exception as e:  # in a thread: it would only be printed
+                    result = _result(mutant, "broken", f"{type(e).__name__}: {e}")
                 if result is not None:
                     answer(result)
         finally:
@@ -134,9 +143,12 @@ class _Worker:
     def _hunt(self, mutant: Mutant) -> dict[str, Any] | None:
         """The worker's answer; or what its death or silence says. None if told to stop."""
         if self.child is None:
-            command = [sys.executable, "-m", "gdn_apc.fuzz.mutants.worker", json.dumps(self.options)]
             self.child = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environment()
+                worker_command(self.options),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=_environment(),
             )
         child, asked = self.child, time.time()
         child.stdin.write(mutant.name + "\n")
@@ -180,18 +192,22 @@ def _last_sign(folder: RunFolder) -> float:
     return max(times, default=0.0)
 
 
+def _result(mutant: Mutant, status: str, message: str, **more: Any) -> dict[str, Any]:
+    """A result that no worker gave."""
+    from gdn_apc.fuzz.mutants.hunt import Result
+
+    return {**dataclasses.asdict(Result(mutant.name, status, message=message)), **more}
+
+
 def _lost(mutant: Mutant, folder: RunFolder, message: str) -> dict[str, Any]:
     """The result of a mutant that took its process with it: a kill, if it was running a case."""
-    import dataclasses
+    if folder.create().record_crash("main", message) is None:
+        return _result(mutant, "broken", message)
+    from gdn_apc.fuzz.mutants.hunt import KILLED, Result
 
-    from gdn_apc.fuzz.mutants.hunt import BROKEN, KILLED, Result
-
-    result = Result(mutant.name, KILLED, message=message)
     examples = [e for e in folder.events() if e["event"] == "example"]
-    result.examples = 1 + len(examples)
-    result.seconds = sum(e["seconds"] for e in examples)
-    if folder.record_crash("main", message) is None:
-        result.status = BROKEN
-    else:
-        result.measure(folder, folder.events()[-1])
+    result = Result(
+        mutant.name, KILLED, examples=1 + len(examples), seconds=sum(e["seconds"] for e in examples)
+    )
+    result.measure(folder, folder.events()[-1])
     return dataclasses.asdict(result)

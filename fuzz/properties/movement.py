@@ -9,6 +9,8 @@ Imports ``fuzz`` and ``oracle``. Exercise it with ``pytest tests/fuzz/test_prope
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from gdn_apc import oracle
@@ -19,9 +21,29 @@ from gdn_apc.fuzz.runner import RanRow, World, truth
 from gdn_apc.fuzz.strategies import cases
 from gdn_apc.fuzz.targets.base import Target
 
+REGIMES = ("zero", "binary", "onehot", "ints")
+"""Of gates, betas, keys and values."""
+
+
+def check_exact(case: Case) -> None:
+    """Raises ``ValueError`` for a case whose results are rounded: an edited or a shrunk one may have become that."""
+    inputs, options = case.inputs, case.options
+    scale = case.sizes.K**-0.5 if options.scale is None else options.scale
+    if (
+        (inputs.gates, inputs.betas, inputs.keys, inputs.values) != REGIMES
+        or options.use_qk_l2norm
+        or options.activation is not None
+        or (case.level == "delta" and math.frexp(scale)[0] != 0.5)
+    ):
+        raise ValueError(
+            f"case: results are rounded with {inputs}, {options}; index_movement needs the regimes {', '.join(REGIMES)}, "
+            "a scale that is a power of two, and neither norm nor activation"
+        )
+
 
 def check_movement(target: Target, case: Case) -> Checked:
     """Outputs, states and windows equal the oracle's, element for element."""
+    check_exact(case)
     checked = Checked()
     world = World(target, case)
     for i in range(len(case.steps)):
