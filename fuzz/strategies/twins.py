@@ -21,9 +21,13 @@ from gdn_apc.fuzz.targets.base import Target
 
 
 def free_ends(setting: Setting, start: int, end: int) -> list[int]:
-    """Free cuts inside a prefill from ``start`` to ``end`` that leave two tokens or more on both sides."""
+    """Free cuts inside a prefill from ``start`` to ``end`` that leave two tokens or more on both sides.
+
+    Chunk edges inside a block, which only an fp32 state allows, stand there three times.
+    """
     s = setting.sizes
-    return [p for p in range(start + 2, end - 1) if is_free_cut(p, s.B, s.C, setting.dtypes.state)]
+    free = [p for p in range(start + 2, end - 1) if is_free_cut(p, s.B, s.C, setting.dtypes.state)]
+    return free + [p for p in free if p % s.B] * 2
 
 
 def draw_cuts(draw: Any, ends: list[int], least: int = 0, most: int = 2) -> list[int]:
@@ -155,7 +159,7 @@ def one_step_and_several(draw: Any, target: Target) -> Case:
     donor = prefill(plan, None, [k * B + 1]) if k else None
     before = [k * B + 1 + B // 3] if lead == "inside" else []  # a step of its own, the same for both
     start = before[0] if before else k * B
-    end = start + draw(st.integers(4, 3 * C + 8))
+    end = start + draw(st.integers(4, min(3 * C + 8, max(8, setting.scale.tokens // 3))))
     free = not setting.claims.any_start or draw(st.sampled_from((True, True, False)))
     cuts = draw_cuts(draw, free_ends(setting, start, end) if free else list(range(start + 1, end)), 1, 3)
 
