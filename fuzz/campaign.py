@@ -198,6 +198,8 @@ class Drive:
         goal, size, barren = self.plan.goal(self.prop), self.plan.round_size, 0
         if self.database is not None:
             self._round("reuse", profiles.REPLAY, size)
+        if self.failure is None:
+            self._run_fixed(deadline)
         while self.failure is None and barren < BARREN_ROUNDS:
             before, began = self.outcome.examples, time.monotonic()
             # A round's first example is always the simplest one: from the second round on it has been seen.
@@ -209,6 +211,18 @@ class Drive:
                 break
         if self.failure is not None and not self.failure.shrunk and self.target is not None:
             self._edit()
+
+    def _run_fixed(self, deadline: float) -> None:
+        """This shard's part of the cases that the property always runs, until one fails or time is up."""
+        self.phase, self.number = "fixed", 0
+        for i, case in enumerate(self.prop.fixed(self.target)):
+            if time.monotonic() > deadline:
+                return
+            if i % self.plan.shards == self.shard:
+                try:
+                    self._attempt(case)
+                except Violation:
+                    return
 
     def _edit(self) -> None:
         """Go on shrinking by editing the case itself, in the time that is left: it loses what its strategy always makes."""
@@ -305,7 +319,8 @@ class Drive:
         self.seen.add(name)
         self.outcome.examples += 1
         self.outcome.comparisons += checked.comparisons
-        self.outcome.ledger.update(checked.events)
+        events = {} if self.phase == "fixed" else checked.events
+        self.outcome.ledger.update(events)
         for kind, values in checked.ratios.items():
             self.histograms.setdefault(kind, Histogram()).add(values)
         self.run_folder.append(
@@ -313,7 +328,7 @@ class Drive:
             **self._where(),
             digest=name,
             comparisons=checked.comparisons,
-            ledger=dict(checked.events),
+            ledger=dict(events),
             dtypes=f"{case.dtypes.input}/{case.dtypes.state}",
             size=[case.sizes.B, case.num_tokens, len(case.steps)],
             seconds=round(seconds, 4),

@@ -100,6 +100,29 @@ def test_only_distinct_compared_cases_count(drive):
     assert drive(gdn_toys.toy("compares-nothing")).outcome.examples == 0
 
 
+def test_fixed_cases_run_first_on_one_shard_each_and_discover_nothing(drive):
+    """All of them, before anything is drawn; one that fails is shrunk and reported like a drawn one."""
+    fixed = [gdn_toys.case_of("holds", tokens, 99) for tokens in (30, 31, 32, 33, 34)]
+    for shard in range(2):
+        prop, seen = recording(lambda case: Checked(1, events=Counter(seen=1)))
+        prop = dataclasses.replace(prop, fixed=lambda target: fixed)
+        outcome = drive(prop, shard=shard, shards=2, budget=20).outcome
+        mine = [digest(case) for case in fixed[shard::2]]
+        assert seen[: len(mine)] == mine
+        assert outcome.ledger["seen"] == outcome.examples - len(mine)
+
+    def check(case):
+        if case.num_tokens == 33:
+            raise Violation("wrong")
+        return Checked(1)
+
+    prop, seen = recording(check)
+    failed = drive(dataclasses.replace(prop, fixed=lambda target: fixed))
+
+    assert failed.outcome.status == "failed" and failed.failure.phase == "fixed"
+    assert [digest(case) for case in fixed[:4]] == seen[:4]
+
+
 def test_the_ledger_counts_the_random_phase_only(drive):
     """Neither replayed examples nor those of shrinking are discoveries, and nothing counts before it passed."""
 
