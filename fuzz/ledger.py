@@ -4,7 +4,7 @@ Two tiers. *Reached*: every event has an explicit witness (``fuzz/witnesses.py``
 random phase is counted, after the property's comparison passed, and must reach a floor (``fuzz/floors.py``).
 Events are computed from the case alone, by the oracle's view of it, so a target cannot claim them.
 
-Imports the standard library, ``fuzz.case`` and ``fuzz.geometry``. Exercise it with ``pytest tests/fuzz/test_ledger.py``.
+Imports the standard library and ``fuzz``. Exercise it with ``pytest tests/fuzz/test_ledger.py``.
 """
 
 from __future__ import annotations
@@ -14,58 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gdn_apc.fuzz import geometry
-from gdn_apc.fuzz.case import Case, Row
+from gdn_apc.fuzz.case import Case
+from gdn_apc.fuzz.facts import Fact, facts
 from gdn_apc.fuzz.targets.base import Claims
 
 DTYPES = ("bf16", "fp16", "fp32")
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A live row, and what its request did before it."""
-
-    step: int
-    row: Row
-    before: Row | None  # the request's row before this one
-    reach: int  # how far the request had ever got
-    recycled: bool  # one of its write slots held another request's state
-
-    @property
-    def n(self) -> int:
-        return self.row.n
-
-    @property
-    def m(self) -> int:
-        return self.row.m
-
-    @property
-    def end(self) -> int:
-        return self.row.n + self.row.m
-
-    @property
-    def hit(self) -> bool:
-        """The request starts from a state that another one left."""
-        return self.before is None and self.n > 0
-
-    @property
-    def resumed(self) -> bool:
-        """The request starts again, from a state of its own or from nothing."""
-        return self.before is not None and self.n < self.reach
-
-
-def facts(case: Case) -> list[Fact]:
-    """The live rows of a case, in order."""
-    found, last, reach, writer = [], {}, Counter(), {}
-    for step, _, row in geometry.rows(case):
-        if row.request is None or not row.m:
-            continue
-        slots = [slot for _, slot in geometry.write_slots(row, case.sizes.B)]
-        recycled = any(writer.get(slot, row.request) != row.request for slot in slots)
-        found.append(Fact(step, row, last.get(row.request), reach[row.request], recycled))
-        last[row.request] = row
-        reach[row.request] = max(reach[row.request], row.n + row.m)
-        writer |= dict.fromkeys(slots, row.request)
-    return found
 
 
 @dataclass(frozen=True)
@@ -401,7 +354,7 @@ def _pair(i: str, s: str) -> Event:
 
     return Event(
         f"dtypes_{i}_{s}",
-        f"{i} inputs with an {s} state",
+        f"{i} inputs, {s} state",
         lambda case, live: _delta(case) and (case.dtypes.input, case.dtypes.state) == (i, s),
         missing,
     )
