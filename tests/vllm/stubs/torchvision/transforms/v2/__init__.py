@@ -1,0 +1,3 @@
+"""The package alone."""
+
+from . import functional  # noqa: F401
