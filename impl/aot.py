@@ -126,12 +126,12 @@ def build(variant: Variant, arch: str) -> dict[str, Any]:
     from triton.compiler import ASTSource
 
     types = signature(variant)
-    # Head counts and strides of a real layer are multiples of 16, and so are addresses; unsaid, loads are scalar.
+    # Strides of a real layer are multiples of 16, and so are addresses; unsaid, loads are scalar.
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(types.items())
         if kind.startswith("*")
-        or name in ("dim", "H", "HV")
+        or name == "dim"
         or (name.startswith("stride") and name != "stride_table")
     }
     began = time.perf_counter()

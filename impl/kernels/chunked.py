@@ -78,7 +78,7 @@ def _unit_lower_inverse(A, BT: tl.constexpr):
     return X
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "C", "H", "HV"])
 def prepare_kernel(
     k, v, g, beta, w, u,
     query_start_loc, num_computed_tokens, chunk_offsets, chunk_row,
@@ -125,7 +125,7 @@ def prepare_kernel(
     )
 
 
-@triton.jit(do_not_specialize=["num_columns", "stride_table"])
+@triton.jit(do_not_specialize=["num_columns", "stride_table", "B", "C", "H", "HV"])
 def scan_kernel(
     q, k, g, w, u, state, o,
     query_start_loc, num_computed_tokens, read_slots, block_table,

@@ -79,7 +79,7 @@ def _write_window(
     )
 
 
-@triton.jit(do_not_specialize=["num_columns", "stride_table"])
+@triton.jit(do_not_specialize=["num_columns", "stride_table", "B", "C"])
 def causal_conv1d_kernel(
     x, weight, bias, conv_state, y,
     query_start_loc, num_computed_tokens, read_slots, block_table, chunk_offsets, chunk_row,

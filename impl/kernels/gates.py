@@ -17,7 +17,7 @@ def softplus(x):
     return tl.where(x > 20.0, x, tl.where(e < 0.0009765625, e * (1.0 - 0.5 * e), tl.log(1.0 + e)))
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(do_not_specialize=["num_tokens", "HV"])
 def gates_kernel(
     a,
     b,

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["H", "HV"])
 def recurrent_kernel(
     q, k, v, g, beta, state, o,
     query_start_loc, num_computed_tokens, read_slots, write_slots,
