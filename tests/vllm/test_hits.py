@@ -26,7 +26,7 @@ def test_the_first_sibling_hits(engines, kind, shared):
     """Whatever the length of the shared prefix, the very first request that shares it hits its full blocks."""
     engine, prompt = engines(kind), tokens(2, 300)
     engine.one(prompt, generate=1)
-    sibling = prompt[:shared] + [(prompt[shared] + 1) % 250 + 3] + tokens(3, 99)
+    sibling = [*prompt[:shared], (prompt[shared] + 1) % 250 + 3, *tokens(3, 99)]
     assert engine.one(sibling, generate=1).hit == full_blocks(shared, len(sibling), 64)
 
 

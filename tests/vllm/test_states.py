@@ -1,0 +1,111 @@
+"""What the cache holds: each published slot against the oracle, warm against cold to the bit, and tests that can fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from audit import Audit
+from serving import tokens
+
+KINDS = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+
+
+def life(engine) -> None:
+    """Cold, warm, siblings at every kind of cut, a conversation, a burst, one-token prompts."""
+    prompt = tokens(20, 300)
+    engine.one(prompt, generate=2)
+    engine.one(prompt, generate=2)
+    for i, shared in enumerate((64, 65, 127, 129, 131, 192, 255)):
+        engine.one(prompt[:shared] + tokens(21 + i, 30), generate=2)
+    answer = engine.one(tokens(30, 50), generate=90)
+    engine.one(tokens(30, 50) + answer.tokens[:-1] + tokens(31, 10), generate=2)
+    engine.generate(prompt[:100], *[tokens(32 + i, 1 + 40 * i) for i in range(6)], generate=6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_published_states_are_what_their_hashes_name(engines, kind):
+    """fp32 states: every row's outputs, states and windows, and every published slot replayed cold."""
+    engine = engines(kind)
+    with Audit(engine) as audit:
+        life(engine)
+        count = audit.published()
+    assert audit.starts == {(False, False), (False, True), (True, False), (True, True)}
+    assert audit.rows > 100 and count > 40
+    print(f"{audit.rows} rows, {count} published states, worst error {audit.worst:.2f} of its tolerance")
+
+
+def test_bf16_states(engines):
+    """bf16 states at B = 32: every row against the oracle, from the bits that it read."""
+    engine = engines(mamba_ssm_cache_dtype="bfloat16", block_size=32, mamba_block_size=32)
+    assert engine.block_size == 32
+    with Audit(engine) as audit:
+        life(engine)
+    assert 0 < audit.worst <= 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("budget", [64, 512])
+def test_a_hit_changes_no_bit(engines, kind, budget):
+    """Probabilities of a warm run equal the cold run's bitwise, and so do the states that each leaves.
+
+    The publisher's steps end on block boundaries and the rest is one step in both runs: cuts that change no bit.
+    """
+    engine, prompt = engines(kind, max_num_batched_tokens=budget), tokens(40, 300)
+    cold = engine.one(prompt, generate=8)
+    states = published_states(engine)
+    warm = engine.one(prompt, generate=8)
+    assert (cold.hit, warm.hit) == (0, 256)
+    assert torch.equal(cold.logprobs, warm.logprobs)
+    again = published_states(engine)
+    assert states and states.keys() <= again.keys()
+    for name, state in states.items():
+        assert torch.equal(state, again[name]), name
+
+
+def published_states(engine) -> dict[tuple[int, bytes], torch.Tensor]:
+    """State of each published block of the GDN groups."""
+    groups = engine.scheduler.kv_cache_config.kv_cache_groups
+    layers = {layer.prefix: layer for layer in engine.gdn_layers}
+    return {
+        key: torch.stack([layers[p].kv_cache[1][slots[0]] for p in groups[key[0]].layer_names])
+        for key, slots in engine.published().items()
+        if all(p in layers for p in groups[key[0]].layer_names)
+    }
+
+
+@pytest.mark.parametrize("part", [0, 1], ids=["window", "state"])
+def test_a_corrupted_slot_is_noticed(engines, part):
+    """Proof that the tests above see: one wrong number in one cached slot fails each of them."""
+    engine, prompt = engines(), tokens(41, 300)
+    with Audit(engine) as audit:
+        cold = engine.one(prompt, generate=8)
+        assert audit.published() > 0
+        layer = engine.gdn_layers[1]
+        group = group_of(engine, layer)
+        slot = max(
+            (len(audit.named[name]), slots[0])
+            for (g, name), slots in engine.published().items() if g == group
+        )[1]  # fmt: skip
+        page = layer.kv_cache[part][slot]
+        page.view(-1)[7] += 1.0
+        with pytest.raises(AssertionError, match="published (state|window)"):
+            audit.published()
+    warm = engine.one(prompt, generate=8)
+    assert warm.hit == 256 and not torch.equal(cold.logprobs, warm.logprobs)
+
+
+def group_of(engine, layer) -> int:
+    """The KV cache group of a layer."""
+    groups = engine.scheduler.kv_cache_config.kv_cache_groups
+    return next(i for i, g in enumerate(groups) if layer.prefix in g.layer_names)
+
+
+def test_a_wrong_slot_is_noticed(engines):
+    """A row that reads another request's slot is noticed by its label."""
+    engine, prompt = engines(), tokens(42, 200)
+    with Audit(engine) as audit:
+        engine.one(prompt, generate=1)
+        for key, line in list(audit.lines.items()):
+            audit.lines[key] = type(line)((*line.tokens[:-1], line.tokens[-1] ^ 1), line.inputs)
+        with pytest.raises(Exception, match="reads slot .* the slot holds the state of"):
+            engine.one(prompt, generate=1)
