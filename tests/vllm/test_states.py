@@ -88,7 +88,7 @@ def test_a_corrupted_slot_is_noticed(engines, part):
         )[1]  # fmt: skip
         page = layer.kv_cache[part][slot]
         page.view(-1)[7] += 1.0
-        with pytest.raises(AssertionError, match="published (state|window)"):
+        with pytest.raises(AssertionError, match=r"published (state|window)"):
             audit.published()
     warm = engine.one(prompt, generate=8)
     assert warm.hit == 256 and not torch.equal(cold.logprobs, warm.logprobs)
@@ -107,5 +107,5 @@ def test_a_wrong_slot_is_noticed(engines):
         engine.one(prompt, generate=1)
         for key, line in list(audit.lines.items()):
             audit.lines[key] = type(line)((*line.tokens[:-1], line.tokens[-1] ^ 1), line.inputs)
-        with pytest.raises(Exception, match="reads slot .* the slot holds the state of"):
+        with pytest.raises(Exception, match=r"reads slot .* the slot holds the state of"):
             engine.one(prompt, generate=1)
