@@ -7,6 +7,7 @@ Exercise it with ``pytest tests/fuzz/test_strategies.py``.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hypothesis import strategies as st
@@ -144,24 +145,50 @@ def warm_and_cold(draw: Any, target: Target) -> Case:
     return setting.case("warm_equals_cold", plan, warm=warm, cold=cold, start=start)
 
 
+def several_chunks(draw: Any, setting: Setting) -> Setting:
+    """The setting with an fp32 state and blocks of two chunks or more, where the target and its device allow that.
+
+    Only there may a prefill be cut inside a block, and only there does it show where chunks are counted from.
+    """
+    larger = [b for b in setting.scale.blocks if setting.sizes.C < b <= 4 * setting.sizes.C]
+    if not larger or "fp32" not in setting.claims.state_dtypes:
+        return setting
+    sizes = dataclasses.replace(setting.sizes, B=draw(st.sampled_from(larger)))
+    return dataclasses.replace(setting, sizes=sizes, dtypes=dataclasses.replace(setting.dtypes, state="fp32"))
+
+
 @st.composite
 def one_step_and_several(draw: Any, target: Target) -> Case:
     """Two requests from one place: one prefills a range in one step, its twin in several.
 
     ``choice``: ``one`` and ``cut`` (requests), ``start``, ``end`` of the range. The place may be the start, a hit, or
-    the middle of a block. Half the cases have free cuts only.
+    the middle of a block; "phase" is the middle of a chunk, with a cut at its end. Most cases have free cuts only.
     """
-    setting = draw_setting(draw, target, levels=("delta", "core", "conv", "core"), share=4.0, blocks=3)
+    lead = draw(
+        st.sampled_from(("cold", "hit", "inside", "phase") if target.claims.any_start else ("cold", "hit"))
+    )
+    levels = ("delta", "core") if lead == "phase" else ("delta", "core", "conv", "core")
+    setting = draw_setting(draw, target, levels=levels, share=4.0, blocks=3)
+    if lead == "phase":
+        setting = several_chunks(draw, setting)
     plan, B, C = setting.planner(), setting.sizes.B, setting.sizes.C
     plan.budget = plan.tokens = 1 << 30
-    lead = draw(st.sampled_from(("cold", "hit", "inside") if setting.claims.any_start else ("cold", "hit")))
-    k = 0 if lead == "cold" else blocks(draw, plan)
+    k = 0 if lead == "cold" or (lead == "phase" and draw(st.booleans())) else blocks(draw, plan)
     donor = prefill(plan, None, [k * B + 1]) if k else None
-    before = [k * B + 1 + B // 3] if lead == "inside" else []  # a step of its own, the same for both
-    start = before[0] if before else k * B
+    # A step of its own before the range, the same for both.
+    inside = {"inside": 1 + B // 3, "phase": draw(st.integers(1, C - 2)) if lead == "phase" else 0}.get(
+        lead, 0
+    )
+    before = [k * B + inside] if inside else []
+    start = k * B + inside
     end = start + draw(st.integers(4, min(3 * C + 8, max(8, setting.scale.tokens // 3))))
-    free = not setting.claims.any_start or draw(st.sampled_from((True, True, False)))
-    cuts = draw_cuts(draw, free_ends(setting, start, end) if free else list(range(start + 1, end)), 1, 3)
+    if lead == "phase" and C < B:
+        edge = k * B + C
+        end = max(end, edge + 2)
+        cuts = [edge, *draw_cuts(draw, [p for p in free_ends(setting, start, end) if p > edge + 1])]
+    else:
+        free = not setting.claims.any_start or draw(st.sampled_from((True, True, False)))
+        cuts = draw_cuts(draw, free_ends(setting, start, end) if free else list(range(start + 1, end)), 1, 3)
 
     def run(ends: list[int], twin_of: int | None = None) -> int:
         if donor is None:
