@@ -6,7 +6,7 @@ kernels, and stands in ``fuzz/floor_table.py``; from it and the number of exampl
 from the exact distribution. A narrower target than the table's (fewer dtypes, one head size, …) is measured when
 it is asked for, on fewer draws.
 
-    python -m gdn_apc.fuzz.floors            measure again and rewrite the table (about two minutes)
+    python -m gdn_apc.fuzz.floors [PROPERTY ...]     measure again, all or some, and rewrite the table (minutes)
 
 Imports hypothesis, numpy and ``fuzz``. Exercise it with ``pytest tests/fuzz/test_ledger.py``.
 """
@@ -154,12 +154,14 @@ def _kernel_properties() -> list:
     return [p for p in load_all().values() if p.kind == "kernel"]
 
 
-def write_table(path: Path, draws: int = DRAWS) -> None:
-    """Measure both scales and write the table's module."""
+def write_table(path: Path, names: list[str], draws: int = DRAWS) -> None:
+    """Measure the named properties (none: all) for both scales, keep what the table says of the others, and write it."""
+    from gdn_apc.fuzz.floor_table import TABLE
+
     lines = [
         '"""How often the strategies draw each event of the ledger. Measured; do not edit.',
         "",
-        "    python -m gdn_apc.fuzz.floors",
+        "    python -m gdn_apc.fuzz.floors [PROPERTY ...]",
         "",
         "TABLE[scale][property] = (distinct cases drawn, {event: cases that show it}); scale is ``small`` for a CPU, ``large``",
         'for a GPU. Imports nothing. ``tests/fuzz/test_ledger.py`` fails when it is stale."""',
@@ -168,15 +170,22 @@ def write_table(path: Path, draws: int = DRAWS) -> None:
     ]
     for scale, device in (("small", "cpu"), ("large", "cuda")):
         lines.append(f'    "{scale}": {{')
-        for prop in _kernel_properties():
-            total, counts = measure(Drawn(device), prop.name, draws)
-            lines.append(f'        "{prop.name}": ({total}, {{')
-            lines += [f'            "{name}": {counts[name]},' for name in ledger.EVENTS if counts[name]]
+        for name in (p.name for p in _kernel_properties()):
+            known = TABLE.get(scale, {}).get(name)
+            remeasured = known is None or not names or name in names
+            total, counts = measure(Drawn(device), name, draws) if remeasured else known
+            lines.append(f'        "{name}": ({total}, {{')
+            lines += [
+                f'            "{event}": {counts[event]},' for event in ledger.EVENTS if counts.get(event)
+            ]
             lines.append("        }),")
         lines.append("    },")
     path.write_text("\n".join([*lines, "}", ""]))
 
 
 if __name__ == "__main__":
-    write_table(Path(__file__).with_name("floor_table.py"))
-    sys.exit(0)
+    asked = sys.argv[1:]
+    unknown = sorted(set(asked) - {p.name for p in _kernel_properties()})
+    if unknown:
+        sys.exit(f"property: {unknown[0]!r} is no kernel property; its floors cannot be measured")
+    write_table(Path(__file__).with_name("floor_table.py"), asked)

@@ -21,7 +21,7 @@ KINDS = (
     *("decode",) * 3,
     *("finish", "preempt", "resume", "zero", "pad"),
 )
-AIMS = ("one", "two", "any", "boundary", "edge", "past", "before", "short", "boundary", "any")
+AIMS = ("one", "two", "any", "boundary", "edge", "past", "before", "short", "boundary", "around")
 STALE = ("null", "real", "stale")
 
 
@@ -60,6 +60,7 @@ def length(sizes: Sizes, n: int, aim: str, amount: int) -> int:
         "before": max(1, boundary - 1),
         "past": boundary + 1 + amount % 4,
         "edge": edge,
+        "around": max(1, edge + amount % 3 - 1),
     }[aim]
 
 

@@ -18,23 +18,27 @@ from gdn_apc.fuzz.validity import problems
 
 
 def first(strategy, condition) -> Case:
-    """The first of 300 drawn cases that meets the condition, unshrunk."""
+    """The first drawn case that meets the condition, unshrunk; of at most 2,000."""
     found = []
 
-    @seed(5)
-    @settings(
-        max_examples=300,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=strategy)
-    def draw(case):
-        if not found and case.num_tokens > 10 and condition(case):
-            found.append(case)
+    for number in range(20):
 
-    draw()
+        @seed(number)
+        @settings(
+            max_examples=100,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=strategy)
+        def draw(case):
+            if not found and case.num_tokens > 10 and condition(case):
+                found.append(case)
+
+        draw()
+        if found:
+            break
     return found[0]
 
 
