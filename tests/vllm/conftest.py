@@ -42,7 +42,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def environment():
     """The variables of a process that runs vLLM, as a dict; for tests that start processes of their own."""
-    if importlib.util.find_spec("vllm") is None:
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:  # this very folder passes for a namespace package
         if os.environ.get("GDN_APC_REQUIRE_VLLM") == "1":
             pytest.fail("vLLM is not installed, and GDN_APC_REQUIRE_VLLM=1; tests/vllm/conftest.py says how")
         pytest.skip("needs vLLM 0.31; tests/vllm/conftest.py says how to install it")

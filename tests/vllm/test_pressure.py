@@ -37,7 +37,7 @@ def test_a_pool_too_small_preempts_and_stays_true(engines):
     before = engine.preemptions()
     prompt = tokens(50, 150)
     with Audit(engine) as audit:
-        for burst in range(2):
+        for _ in range(2):
             engine.generate(*[prompt[: 20 + 18 * i] + tokens(51 + i, 25) for i in range(8)], generate=60)
         assert audit.published() > 0
     assert engine.preemptions() > before

@@ -1,0 +1,140 @@
+"""The builder: vLLM's batch as block indices, without a look at the device, in buffers only where graphs need them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gdn_apc.oracle import block_indices
+
+B = 64
+
+
+class NoSync(TorchDispatchMode):
+    """Fails on any operation that would wait for the device, except on the tensor that is already on the host."""
+
+    def __init__(self, on_host: torch.Tensor) -> None:
+        super().__init__()
+        self.on_host = on_host.untyped_storage().data_ptr()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket._qualified_op_name
+        moves = "device" in (kwargs or {}) and name == "aten::_to_copy"
+        if moves or name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal"):
+            assert args[0].untyped_storage().data_ptr() == self.on_host, f"{name} waits for the device"
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def build(engines):
+    """``build(rows, mode, padded_rows, padded_tokens)``: metadata of rows (n, m) by a builder of its own."""
+    from vllm.config import CUDAGraphMode
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+
+    from gdn_apc.impl.vllm.metadata import GdnApcMetadataBuilder
+
+    engine = engines()
+    spec = next(
+        g.kv_cache_spec
+        for g in engine.scheduler.kv_cache_config.kv_cache_groups
+        if engine.gdn_layers[0].prefix in g.layer_names
+    )
+
+    def builder(mode):
+        compilation = dataclasses.replace(
+            engine.config.compilation_config, cudagraph_mode=CUDAGraphMode[mode]
+        )
+        config = object.__new__(type(engine.config))
+        config.__dict__ |= engine.config.__dict__ | {"compilation_config": compilation}
+        return GdnApcMetadataBuilder(spec, [engine.gdn_layers[0].prefix], config, torch.device("cpu"))
+
+    def common(rows, padded_rows=None, padded_tokens=None):
+        padded = list(rows) + [(0, 0)] * ((padded_rows or len(rows)) - len(rows))
+        n, m = (torch.tensor(column, dtype=torch.int32) for column in zip(*padded))
+        starts = torch.cat([m.new_zeros(1), m.cumsum(0, dtype=torch.int32)])
+        table = 1 + torch.arange(len(padded) * 16, dtype=torch.int32).view(-1, 16)
+        table[len(rows) :] = 0
+        return CommonAttentionMetadata(
+            query_start_loc=starts,
+            query_start_loc_cpu=starts.clone(),
+            seq_lens=n + m,
+            num_reqs=len(padded),
+            num_actual_tokens=padded_tokens or int(m.sum()),
+            max_query_len=int(m.max()),
+            max_seq_len=int((n + m).max()),
+            block_table_tensor=table,
+            slot_mapping=torch.empty(0),
+        )
+
+    return builder, common
+
+
+ROWS = [(0, 1), (64, 1), (63, 200), (0, 64), (128, 3), (10, 54)]
+
+
+def test_indices_are_the_oracles(build):
+    """A mixed batch: the same as the brute-force builder's, and no persistent buffer in it."""
+    builder, common = build
+    m = common(ROWS)
+    made = builder("FULL_DECODE_ONLY")
+    with NoSync(m.query_start_loc_cpu):
+        step = made.build(0, m)
+    tables = m.block_table_tensor.tolist()
+    expected = block_indices([(n, k, t) for (n, k), t in zip(ROWS, tables)], B, 64)
+    for name in (
+        "block_idx_last_computed_token",
+        "block_idx_first_scheduled_token",
+        "read_slot",
+        "write_slot",
+    ):
+        assert getattr(step.blocks, name).tolist() == expected[name], name
+    assert step.blocks.chunk_offsets.tolist() == expected["chunk_offsets"]
+    assert step.blocks.block_table is m.block_table_tensor and step.is_real is None
+    buffers = {t.data_ptr() for t in vars(made.staging).values() if isinstance(t, torch.Tensor)}
+    used = {t.data_ptr() for t in vars(step.blocks).values() if isinstance(t, torch.Tensor)}
+    assert not buffers & used
+
+
+def test_decodes_are_staged(build):
+    """Full graphs: the same addresses step after step, padding rows of slot 0, and no look at the device."""
+    builder, common = build
+    made = builder("FULL_DECODE_ONLY")
+    captured = made.build_for_cudagraph_capture(common([(0, 1)] * 4))
+    m = common([(5, 1), (0, 1), (64, 1)], padded_rows=4, padded_tokens=4)
+    with NoSync(m.query_start_loc_cpu):
+        step = made.build(0, m)
+    for name in ("query_start_loc", "num_computed_tokens", "read_slot", "write_slot", "block_table"):
+        assert getattr(step.blocks, name).data_ptr() == getattr(captured.blocks, name).data_ptr(), name
+    assert step.is_real.data_ptr() == captured.is_real.data_ptr()
+    assert step.blocks.read_slot.tolist() == [1, 0, 33, 0]
+    assert step.blocks.write_slot.tolist() == [1, 17, 34, 0]
+    assert step.is_real.tolist() == [True, True, True, False]
+
+
+def test_eager_needs_no_buffers(build):
+    """Without full graphs nothing is staged; padding tokens are still marked."""
+    builder, common = build
+    made = builder("NONE")
+    assert made.staging.max_rows == 0
+    step = made.build(0, common([(5, 1), (0, 1)], padded_rows=4, padded_tokens=4))
+    assert step.is_real.tolist() == [True, True, False, False]
+    assert step.blocks.block_size == B
+
+
+def test_a_graph_that_cannot_be(build):
+    """Rows of two tokens, or more rows than buffers, are refused at capture."""
+    builder, common = build
+    with pytest.raises(ValueError, match="4 rows of up to 2 tokens, expected at most 8 rows of one"):
+        builder("FULL_DECODE_ONLY").build_for_cudagraph_capture(common([(0, 2)] * 2))
+    with pytest.raises(ValueError, match="1 rows of up to 1 tokens, expected at most 0 rows of one"):
+        builder("NONE").build_for_cudagraph_capture(common([(0, 1)]))
+
+
+def test_looking_is_noticed(build):
+    """The guard can fail."""
+    tensor = torch.ones(1)
+    with pytest.raises(AssertionError, match="waits for the device"), NoSync(torch.ones(1)):
+        int(tensor)
