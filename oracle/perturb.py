@@ -167,7 +167,9 @@ class Copies:
     def token(self) -> torch.Tensor:
         """The only token of the step by equations (1) to (4), fp32 throughout; returns ``o: [R, 1, HV, V]``."""
         noise = self.noise
-        decay = noise.relative(torch.exp(self.g), _EXP)[..., None]
+        # A GPU's exp is 2^(g · log2 e) with a rounded argument, off by 2^-24 |g|: as for a chunk of one token.
+        decay = torch.exp(self.g)
+        decay = (decay + decay * noise.like(decay) * (_EXP + 2.5 * _FP32 * self.g.abs()))[..., None]
         S = noise.relative(self.state * decay, _FP32)  # (1)
         answer = (noise.relative(S, _FP32_SUM) * self.k).sum(-1)  # S k: [R·HV, V]
         u = self.beta * (self.v[:, 0] - answer)  # (2)

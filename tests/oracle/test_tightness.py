@@ -6,6 +6,7 @@ errors. Both are asserted before storing (where rounding to the stored dtype hid
 ``pytest tests/oracle/test_tightness.py -s`` to see the table.
 """
 
+import math
 import random
 from collections import defaultdict
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from gdn_apc import oracle
 from gdn_apc.oracle import conv_step, core_step, delta_step
 from tests.oracle import regimes, simulated
 
@@ -198,3 +200,28 @@ def test_the_bounds_can_fail():
         found.add("o", exact, actual, actual, tol, tol)
         with pytest.raises(AssertionError, match="o planted unstored"):
             found.judge()
+
+
+@pytest.mark.parametrize("g", [-0.3, -5.0, -27.631, -60.0])
+def test_a_strong_gate_may_be_exponentiated_in_fp32(g):
+    """exp(g) as 2^(g · log2 e) with the argument rounded to fp32 is off by 2⁻²⁴ |g|: within the tolerance, and near it."""
+    gates = torch.full((1, 1), g)
+    state = torch.randn(1, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    nothing = torch.zeros(1, 1, 64)
+    want = oracle.delta_step(
+        nothing, nothing, nothing, gates, torch.zeros(1, 1),
+        n=5, block_size=8, chunk_size=64, state=state, dtypes=("fp32", "fp32"),
+    )  # fmt: skip
+    argument = gates.double() * math.log2(math.e)
+    rounded = argument * (1 + 2.0**-24)
+    actual = state * torch.exp2(rounded)
+    ratio = float(oracle.ratios(want.writes[0].state, actual, want.state_tol[0]).max())
+    assert ratio < 1
+    assert (
+        float(
+            oracle.ratios(
+                want.writes[0].state, state * torch.exp2(argument) * (1 + 1e-4), want.state_tol[0]
+            ).max()
+        )
+        > 2
+    )
