@@ -175,11 +175,12 @@ def one_step_and_several(draw: Any, target: Target) -> Case:
     plan.budget = plan.tokens = 1 << 30
     k = 0 if lead == "cold" or (lead == "phase" and draw(st.booleans())) else blocks(draw, plan)
     donor = prefill(plan, None, [k * B + 1]) if k else None
-    # A step of its own before the range, the same for both.
-    inside = {"inside": 1 + B // 3, "phase": draw(st.integers(1, C - 2)) if lead == "phase" else 0}.get(
-        lead, 0
-    )
-    before = [k * B + inside] if inside else []
+    inside = 0
+    if lead == "phase":
+        inside = draw(st.integers(1, max(1, C - 2)))
+    elif lead == "inside":
+        inside = 1 + B // 3
+    before = [k * B + inside] if inside else []  # a step of its own, the same for both
     start = k * B + inside
     end = start + draw(st.integers(4, min(3 * C + 8, max(8, setting.scale.tokens // 3))))
     if lead == "phase" and C < B:
