@@ -130,9 +130,7 @@ def build(variant: Variant, arch: str) -> dict[str, Any]:
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(types.items())
-        if kind.startswith("*")
-        or name == "dim"
-        or (name.startswith("stride") and name != "stride_table")
+        if kind.startswith("*") or name == "dim" or (name.startswith("stride") and name != "stride_table")
     }
     began = time.perf_counter()
     source = ASTSource(variant.kernel, types, variant.constants, aligned)
