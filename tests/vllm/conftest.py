@@ -98,7 +98,7 @@ def engines(checkpoints):
     alive = {}
 
     def engine(kind: str = "qwen3_next", **options):
-        key = (kind, *sorted(options.items()))
+        key = (kind, repr(sorted(options.items())))
         if key not in alive:
             alive[key] = serving.Engine(checkpoints(kind), **options)
         alive[key].reset()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-COMMON = dict(
+SIZES = dict(
     vocab_size=256,
     hidden_size=64,
     intermediate_size=128,
@@ -38,18 +38,20 @@ EXPERTS = dict(
 
 
 def build(kind: str) -> torch.nn.Module:
-    """The model with its weights, bf16."""
+    """The model with its weights, bf16. ``-square`` after the kind makes V = K, which vLLM's CPU kernels need."""
     import transformers
 
+    kind, _, square = kind.partition("-")
+    common = SIZES | ({"linear_value_head_dim": 64} if square else {})
     if kind == "qwen3_next":  # vLLM wants at least one MoE layer
         config = transformers.Qwen3NextConfig(
-            **COMMON, **EXPERTS, mlp_only_layers=[0, 1, 2], decoder_sparse_step=1
+            **common, **EXPERTS, mlp_only_layers=[0, 1, 2], decoder_sparse_step=1
         )
         model = transformers.Qwen3NextForCausalLM(config)
     elif kind == "qwen3_5":
-        model = transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**COMMON))
+        model = transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**common))
     elif kind == "qwen3_5_moe":
-        model = transformers.Qwen3_5MoeForCausalLM(transformers.Qwen3_5MoeTextConfig(**COMMON, **EXPERTS))
+        model = transformers.Qwen3_5MoeForCausalLM(transformers.Qwen3_5MoeTextConfig(**common, **EXPERTS))
     else:
         raise ValueError(f"kind: got {kind!r}, expected 'qwen3_next', 'qwen3_5' or 'qwen3_5_moe'")
     generator = torch.Generator().manual_seed(1)
