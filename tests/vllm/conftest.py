@@ -14,6 +14,7 @@ tests/conftest.py out, which sets up Triton's interpreter.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 from pathlib import Path
@@ -105,5 +106,6 @@ def engines(checkpoints):
         return alive[key]
 
     yield engine
+    gc.freeze()  # vLLM collects garbage twice for each engine that ends: seconds, with all of torch to look at
     for e in alive.values():
         e.close()

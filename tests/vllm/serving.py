@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+KINDS = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+WRAPPERS = ("qwen3_5_wrapper", "qwen3_5_moe_wrapper")
 VOCABULARY = 256
 DEFAULTS = dict(
     block_size=64,
@@ -48,6 +50,8 @@ class Engine:
     def __init__(self, model: Any, **options: Any) -> None:
         from vllm import LLM
 
+        if "wrapper" in str(model):
+            options = {"limit_mm_per_prompt": {"image": 0, "video": 0}} | options
         self.llm = LLM(
             model=str(model),
             skip_tokenizer_init=True,

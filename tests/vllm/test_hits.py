@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from serving import tokens
-
-KINDS = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+from serving import KINDS, WRAPPERS, tokens
 
 
 def full_blocks(shared: int, length: int, block: int) -> int:
@@ -13,14 +11,14 @@ def full_blocks(shared: int, length: int, block: int) -> int:
     return min(shared, length - 1) // block * block
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + WRAPPERS)
 def test_a_repeated_prompt_hits_every_full_block(engines, kind):
     """300 tokens, B = 64: 256 of them, at the second sighting."""
     engine, prompt = engines(kind), tokens(1, 300)
     assert [engine.one(prompt).hit for _ in range(3)] == [0, 256, 256]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + WRAPPERS)
 @pytest.mark.parametrize("shared", [1, 63, 64, 65, 127, 128, 150, 191, 192, 193, 256, 299])
 def test_the_first_sibling_hits(engines, kind, shared):
     """Whatever the length of the shared prefix, the very first request that shares it hits its full blocks."""
@@ -38,7 +36,7 @@ def test_a_prefix_alone_hits_and_leaves_a_token(engines, length):
     assert engine.one(prompt[:length], generate=1).hit == full_blocks(length, length, 64)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + WRAPPERS)
 def test_a_conversation_hits_what_was_decoded(engines, kind):
     """Three turns: each hits the blocks of all turns before it, prompts and answers alike."""
     engine, text = engines(kind), tokens(5, 40)

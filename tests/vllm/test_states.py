@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from audit import Audit
-from serving import tokens
+from serving import KINDS, WRAPPERS, tokens
 
-KINDS = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+from gdn_apc.impl import build_metadata
 
 
 def life(engine) -> None:
@@ -43,7 +43,7 @@ def test_bf16_states(engines):
     assert 0 < audit.worst <= 1
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + WRAPPERS)
 @pytest.mark.parametrize("budget", [64, 512])
 def test_a_hit_changes_no_bit(engines, kind, budget):
     """Probabilities of a warm run equal the cold run's bitwise, and so do the states that each leaves.
@@ -60,6 +60,46 @@ def test_a_hit_changes_no_bit(engines, kind, budget):
     assert states and states.keys() <= again.keys()
     for name, state in states.items():
         assert torch.equal(state, again[name]), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("budget", [64, 512])
+def test_layer_inputs_replayed_cold_leave_the_same_bits(engines, kind, budget):
+    """What the cache holds equals, bit for bit, one cold step over the layer inputs that were captured.
+
+    The engine cut the prompts at block boundaries, one at a time, and took hits; the replay has neither cut nor hit.
+    """
+    engine, prompt = engines(kind, max_num_batched_tokens=budget), tokens(45, 300)
+    with Audit(engine, numerics=()) as audit:
+        for request in (prompt, *[prompt[:n] + tokens(46 + n, 100) for n in (64, 130, 200)]):
+            engine.one(request, generate=1)
+        layers, groups = engine.gdn_layers, engine.scheduler.kv_cache_config.kv_cache_groups
+        count = 0
+        for (group, _), slots in engine.published().items():
+            for i, layer in enumerate(layers):
+                if layer.prefix in groups[group].layer_names:
+                    expected = replay(layer, audit.lines[i, slots[0]].inputs, engine.block_size)
+                    for pages, page in zip(layer.kv_cache, expected):
+                        assert torch.equal(pages[slots[0]], page)
+                    count += 1
+    assert count >= 3 * (4 + 1 + 1 + 1)
+
+
+def replay(layer, inputs, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Window and state after one cold step over captured inputs x, a, b of one request."""
+    T = len(inputs[0])
+    columns = -(-T // block_size)
+    windows, states = (torch.zeros(columns + 1, *t.shape[1:], dtype=t.dtype) for t in layer.kv_cache)
+    blocks = build_metadata(
+        torch.tensor([T], dtype=torch.int32),
+        torch.tensor([0, T], dtype=torch.int32),
+        torch.arange(1, columns + 1, dtype=torch.int32)[None],
+        block_size=block_size,
+        max_query_len=T,
+        num_tokens=T,
+    )
+    layer._core(*inputs, windows, states, blocks)
+    return windows[columns], states[columns]
 
 
 def published_states(engine) -> dict[tuple[int, bytes], torch.Tensor]:

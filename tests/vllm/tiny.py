@@ -36,6 +36,27 @@ EXPERTS = dict(
     num_experts=2, num_experts_per_tok=2, moe_intermediate_size=64, shared_expert_intermediate_size=64
 )
 
+# What published checkpoints are: a vision tower around the text model. The tower is there, and never runs.
+WRAPPER = dict(image_token_id=250, video_token_id=251, vision_start_token_id=252, vision_end_token_id=253)
+VISION = dict(
+    depth=1,
+    hidden_size=32,
+    intermediate_size=32,
+    num_heads=2,
+    out_hidden_size=64,
+    patch_size=16,
+    spatial_merge_size=2,
+    temporal_patch_size=2,
+    num_position_embeddings=16,
+)
+ROPE = dict(
+    rope_type="default",
+    rope_theta=10000.0,
+    mrope_section=[6, 5, 5],
+    mrope_interleaved=True,
+    partial_rotary_factor=0.25,
+)
+
 
 def build(kind: str) -> torch.nn.Module:
     """The model with its weights, bf16. ``-square`` after the kind makes V = K, which vLLM's CPU kernels need."""
@@ -52,8 +73,17 @@ def build(kind: str) -> torch.nn.Module:
         model = transformers.Qwen3_5ForCausalLM(transformers.Qwen3_5TextConfig(**common))
     elif kind == "qwen3_5_moe":
         model = transformers.Qwen3_5MoeForCausalLM(transformers.Qwen3_5MoeTextConfig(**common, **EXPERTS))
+    elif kind in ("qwen3_5_wrapper", "qwen3_5_moe_wrapper"):
+        moe = "Moe" if "moe" in kind else ""
+        config = getattr(transformers, f"Qwen3_5{moe}Config")(
+            text_config=common | (EXPERTS if moe else {}) | {"rope_parameters": ROPE},
+            vision_config=VISION,
+            tie_word_embeddings=False,
+            **WRAPPER,
+        )
+        model = getattr(transformers, f"Qwen3_5{moe}ForConditionalGeneration")(config)
     else:
-        raise ValueError(f"kind: got {kind!r}, expected 'qwen3_next', 'qwen3_5' or 'qwen3_5_moe'")
+        raise ValueError(f"kind: got {kind!r}, expected qwen3_next, qwen3_5 or qwen3_5_moe[_wrapper]")
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
