@@ -27,11 +27,12 @@ STREAMS = {"conv": ("x",), "delta": ("q", "k", "v", "g", "beta"), "core": ("x", 
 
 GATES = ("mild", "near_one", "zero", "minus3", "minus5", "total", "mixed")
 BETAS = ("uniform", "one", "zero", "mixed", "binary")
-KEYS = ("normal", "repeated", "zero", "onehot")
+KEYS = ("normal", "repeated", "zero", "tiny", "onehot")
 VALUES = ("normal", "spread", "large", "ints")
 
 TOTAL_DECAY = -27.631021  # log(1e-12)
 _MIXED_GATES = (0.0, -1e-3, -0.1, -3.0, -5.0, TOTAL_DECAY)
+_TINY = 1e-3  # keys whose length the norm's epsilon changes by some percent
 _UNIT = 0.98  # length of keys that the kernel does not normalise: rounding to bf16 must not lift it above 1
 _SATURATED = 200.0  # sigmoid(±200) is 0 or 1 in fp32, exactly
 
@@ -125,6 +126,8 @@ def _core_stream(
         keys *= (_spans(case, index, length, 2 * s.W) > 0)[:, None]
     elif case.inputs.keys == "repeated":
         keys = keys[_spans(case, index, length, 2 * s.W)] if length else keys
+    elif case.inputs.keys == "tiny":
+        keys *= _TINY
     values = _values(case, index, (length, s.HV, s.V)).reshape(length, s.HV * s.V)
     return {
         "x": _tensor(np.concatenate([qk, keys, values], axis=1), dtype),
@@ -167,6 +170,8 @@ def _keys(case: Case, index: int, shape: tuple[int, int, int]) -> np.ndarray:
         keys *= (_draw(case, "zero", index).random((length, H)) < 0.5)[:, :, None]
     elif regime == "repeated" and length:
         keys = keys[_spans(case, index, length, 3)]
+    elif regime == "tiny":
+        keys *= _TINY
     if not case.options.use_qk_l2norm:
         norm = np.sqrt((keys**2).sum(-1, keepdims=True))
         keys = _UNIT * np.divide(keys, norm, out=np.zeros_like(keys), where=norm > 0)

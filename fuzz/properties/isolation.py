@@ -12,7 +12,7 @@ from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.properties._shared import compare_bits, live_rows, needs, passed, run, same_bits
 from gdn_apc.fuzz.properties.base import Checked, Property, Violation, register
 from gdn_apc.fuzz.runner import How, Ran, World, check_write_set
-from gdn_apc.fuzz.strategies import cases
+from gdn_apc.fuzz.strategies import SCHEDULES, cases
 from gdn_apc.fuzz.targets.base import Target
 
 
@@ -27,12 +27,15 @@ def check_writes(target: Target, case: Case) -> Checked:
     return passed(world, checked)
 
 
+WRITING = SCHEDULES + ("null_last_column", "many_boundaries") * 5
+"""Any schedule; rather those that pass through null columns or end in one."""
+
 register(
     Property(
         name="write_set",
         doc="A step changes the blocks that its rows write, and no other byte of the pool.",
         kind="kernel",
-        strategy=lambda target: cases(target, "write_set"),
+        strategy=lambda target: cases(target, "write_set", names=WRITING),
         check=check_writes,
         needs=needs(),
     )

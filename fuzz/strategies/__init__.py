@@ -10,11 +10,21 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gdn_apc.fuzz.case import Case
-from gdn_apc.fuzz.strategies.scenarios import SCENARIOS, draw_schedule
+from gdn_apc.fuzz.strategies.scenarios import SCENARIOS, SCHEDULES, draw_schedule
 from gdn_apc.fuzz.strategies.settings import Setting, draw_setting, left_out, pairs, scale_of
 from gdn_apc.fuzz.targets.base import Target
 
-__all__ = ["SCENARIOS", "Setting", "cases", "draw_schedule", "draw_setting", "left_out", "pairs", "scale_of"]
+__all__ = [
+    "SCENARIOS",
+    "SCHEDULES",
+    "Setting",
+    "cases",
+    "draw_schedule",
+    "draw_setting",
+    "left_out",
+    "pairs",
+    "scale_of",
+]
 
 
 @st.composite

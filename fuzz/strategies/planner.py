@@ -56,7 +56,9 @@ class Planner:
 
     # ---- events -----------------------------------------------------------------------------------------------
 
-    def admit(self, m: int, *, twin_of: int | None = None, null_interior: bool = False) -> int | None:
+    def admit(
+        self, m: int, *, twin_of: int | None = None, null_interior: bool = False, forget: bool = False
+    ) -> int | None:
         """A new request runs its first ``m`` tokens. Returns its index, or None if the batch is full.
 
         ``twin_of``: it has the tokens of that request, as far as that one ever got; it must not run further.
@@ -65,7 +67,7 @@ class Planner:
             return None
         shared = 0 if twin_of is None else self.lives[twin_of].reach
         self.lives.append(_Life(twin_of, shared))
-        return self._run(len(self.lives) - 1, m, null_interior)
+        return self._run(len(self.lives) - 1, m, null_interior, forget)
 
     def hit(
         self, donor: int, k: int, m: int, *, extra: int = 0, stale: str = "null", twin_of: int | None = None
@@ -84,11 +86,14 @@ class Planner:
         self.lives.append(life)
         return self._run(len(self.lives) - 1, m)
 
-    def advance(self, r: int, m: int, *, null_interior: bool = False) -> int | None:
-        """A running request runs ``m`` more tokens. With ``null_interior``, new columns that it passes through are null."""
+    def advance(self, r: int, m: int, *, null_interior: bool = False, forget: bool = False) -> int | None:
+        """A running request runs ``m`` more tokens. With ``null_interior``, new columns that it passes through are null.
+
+        With ``forget`` all new columns are, the last one too: nothing of them is kept, and the request ends there.
+        """
         if self._full() or not self.lives[r].running or r in self._touched:
             return None
-        return self._run(r, m, null_interior)
+        return self._run(r, m, null_interior, forget)
 
     def preempt(self, r: int, *, recycle: bool) -> None:
         """A running request loses its slots and its progress. They stay cached, where hits find them, or are recycled."""
@@ -180,13 +185,16 @@ class Planner:
     def _full(self) -> bool:
         return len(self._rows) >= self.max_rows
 
-    def _run(self, r: int, m: int, null_interior: bool = False) -> int:
+    def _run(self, r: int, m: int, null_interior: bool = False, forget: bool = False) -> int:
         """Append the row and account for what it will have written."""
         B, life = self.sizes.B, self.lives[r]
         m = self._fit(life.n, max(m, 1))
         columns = write_columns(life.n, m, B)
+        if forget and len(life.table) <= columns[-1]:
+            life.running = False  # its slots stay referred to: this batch still reads one
         while len(life.table) <= columns[-1]:
-            slot = 0 if null_interior and len(life.table) != columns[-1] else self._allocate()
+            null = not life.running or (null_interior and len(life.table) != columns[-1])
+            slot = 0 if null else self._allocate()
             life.table.append(slot)
             if slot:
                 life.refs.add(slot)

@@ -32,8 +32,7 @@ RARE = (
 
 def draw_schedule(draw, plan: Planner, names: tuple[str, ...] | None = None) -> str:
     """A random schedule or a scenario, of ``names`` if given; returns which."""
-    choices = names or ("random",) * 8 + tuple(SCENARIOS) + RARE
-    name = draw(st.sampled_from(choices))
+    name = draw(st.sampled_from(names or SCHEDULES))
     if name == "random":
         random_schedule(draw, plan)
     else:
@@ -270,3 +269,17 @@ def prompt_in_pieces(draw, plan: Planner) -> None:
         plan.end_step()
         aim = draw(st.sampled_from(("edge", "boundary", "edge", "before", "past")))
         plan.advance(r, max(2, length(plan.sizes, plan.lives[r].n, aim, draw(st.integers(0, 2)))))
+
+
+@scenario
+def null_last_column(draw, plan: Planner) -> None:
+    """A decode and a prefill whose last columns are null: nothing of them is kept (flashinfer 2810, vllm 39064)."""
+    other, r = plan.admit(plan.sizes.B), plan.admit(blocks(draw, plan, 1) * plan.sizes.B)
+    plan.end_step()
+    plan.advance(other, 1, forget=True)
+    plan.advance(r, draw(st.sampled_from((2, plan.sizes.B + 1, 1))), forget=draw(st.booleans()))
+    plan.admit(draw(st.sampled_from((1, 3))), forget=draw(st.booleans()))
+
+
+SCHEDULES = ("random",) * 8 + tuple(SCENARIOS) + RARE
+"""What a schedule is drawn from, unless a property asks for others."""

@@ -68,7 +68,9 @@ def apply(plan: Planner, event: Event) -> None:
     """Make the event happen, or the nearest one that can."""
     kind, m = event.kind, lambda n: length(plan.sizes, n, event.aim, event.amount)
     running, paused = plan.running(), plan.paused()
-    null = event.flag and event.amount % 4 == 0
+    null = dict(
+        null_interior=event.flag and event.amount % 4 == 0, forget=event.flag and event.amount % 8 == 2
+    )
     if kind == "step":
         plan.end_step()
     elif kind == "pad":
@@ -87,9 +89,9 @@ def apply(plan: Planner, event: Event) -> None:
         plan.hit(donor, k, m(k * plan.sizes.B), extra=event.amount % 5, stale=STALE[event.amount % 3])
     elif kind in ("advance", "decode", "hit", "resume") and running:
         r = _pick(running, event.who)
-        plan.advance(r, 1 if kind == "decode" else m(plan.lives[r].n), null_interior=null)
+        plan.advance(r, 1 if kind == "decode" else m(plan.lives[r].n), **null)
     else:
-        plan.admit(m(0), null_interior=null)
+        plan.admit(m(0), **null)
 
 
 def random_schedule(draw, plan: Planner) -> None:

@@ -236,7 +236,7 @@ def _inputs(draw: Draw, level: str, exact: bool, lively: bool) -> Inputs:
         regimes = dict(
             gates=draw(st.sampled_from(gates)),
             betas=draw(st.sampled_from(betas)),
-            keys=draw(st.sampled_from(("normal", "normal", "repeated", "zero"))),
+            keys=draw(st.sampled_from(("normal", "normal", "repeated", "zero", "tiny"))),
             values=draw(st.sampled_from(("normal", "normal", "spread", "large"))),
         )
     return Inputs(seed=draw(st.integers(0, 2**31 - 1)), **regimes)

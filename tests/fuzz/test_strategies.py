@@ -219,6 +219,7 @@ TRIGGERS = {
     "shared_by_many": ("shared_block_two_readers", "mixed_prefill_decode"),
     "long_prefill": ("step_crosses_two_boundaries",),
     "chunks_smaller_than_blocks": ("unfree_cut",),
+    "null_last_column": ("null_write_column",),
     "prompt_in_pieces": ("free_cut_boundary", "free_cut_chunk_edge", "unfree_cut"),
 }
 
