@@ -3,7 +3,7 @@
 Everything is computed where the batch lies, from sizes that the host knows, so that no step waits for the GPU.
 Batches of one-token rows, which may replay a CUDA graph, go through ``staging.py``; nothing else has persistent buffers.
 Stock: vllm/v1/attention/backends/gdn_attn.py; the same indices for Mamba2: vllm/v1/attention/backends/mamba_attn.py.
-Imports vLLM. Exercise it with ``pytest -m vllm tests/vllm/test_metadata.py``.
+Imports vLLM. Exercise it with ``pytest -m vllm tests/vllm/test_vllm_metadata.py``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Hooks that vLLM offers for this, and nothing else, are used here: ``ModelRegistry.register_model`` and
 ``PluggableLayer.register_oot``. What has no hook is in ``touchpoints.py``. Imports vLLM inside functions only.
-Exercise it with ``pytest -m vllm tests/vllm/test_plugin.py``.
+Exercise it with ``pytest -m vllm tests/vllm/test_vllm_plugin.py``.
 """
 
 from __future__ import annotations
