@@ -95,6 +95,7 @@ class Failure:
     number: int  # of the round
     phase: str  # "generate" or "reuse"
     started: float
+    until: float  # when shrinking must stop; Hypothesis gets the first half of the time, editing the case what is left
     smallest: tuple[Case, Violation]
     last: tuple[Case, Violation]
     attempts: int = 0
@@ -209,7 +210,7 @@ class Drive:
             now = time.monotonic()
             if self._units() >= goal or now + (now - began) > deadline:
                 break
-        if self.failure is not None and not self.failure.shrunk and self.target is not None:
+        if self.failure is not None and self.failure.shrunk in ("", self._capped) and self.target is not None:
             self._edit()
 
     def _run_fixed(self, deadline: float) -> None:
@@ -226,8 +227,9 @@ class Drive:
 
     def _edit(self) -> None:
         """Go on shrinking by editing the case itself, in the time that is left: it loses what its strategy always makes."""
-        failure = self.failure
+        failure, end = self.failure, self.failure.started + self.plan.shrink_seconds
         failure.last = min(failure.last, failure.smallest, key=lambda found: size_key(found[0]))
+        failure.until, before = end, failure.last
 
         def fails(case: Case) -> bool:
             try:
@@ -236,11 +238,15 @@ class Drive:
                 return isinstance(e, Violation)
             return False
 
-        left = failure.started + self.plan.shrink_seconds - time.monotonic()
         try:
-            minimise(failure.last[0], fails, self.target.claims, left)
+            minimise(failure.last[0], fails, self.target.claims, end - time.monotonic())
         except ShrinkCap:
-            failure.smallest, failure.shrunk = failure.last, self._capped
+            pass
+        failure.smallest = failure.last
+        if time.monotonic() >= end:
+            failure.shrunk = self._capped
+        elif failure.last is not before:
+            failure.shrunk = ""
 
     @property
     def _capped(self) -> str:
@@ -285,7 +291,7 @@ class Drive:
         """One example: journalled, checked, counted."""
         if self.failure is not None:
             self.failure.attempts += 1
-            if time.monotonic() > self.failure.started + self.plan.shrink_seconds:
+            if time.monotonic() > self.failure.until:
                 raise ShrinkCap
         self.run_folder.journal(self.worker, compact(case, **self._provenance(self.number)))
         started = time.monotonic()
@@ -305,7 +311,9 @@ class Drive:
                 self.failure.smallest = (case, error)
             return
         path = self.run_folder.save_case(case, self._provenance(self.number), suffix="-unshrunk")
-        self.failure = Failure(path, self.number, self.phase, time.monotonic(), (case, error), (case, error))
+        now, found = time.monotonic(), (case, error)
+        half = now + self.plan.shrink_seconds / 2
+        self.failure = Failure(path, self.number, self.phase, now, half, found, found)
         self.run_folder.append("found", **self._where(), message=str(error), case=path.name)
 
     def _count(self, case: Case, checked: Checked, seconds: float) -> None:
