@@ -110,7 +110,7 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
         )
 
     def _conv_weight(self) -> torch.Tensor:
-        """[D, W], also where vLLM has repacked the weight for a kernel of its own (touchpoints.py, 6)."""
+        """[D, W], also where vLLM has repacked the weight for a kernel of its own (touchpoints.py, 7)."""
         unpacked = getattr(self.conv1d, "_cpu_unpacked_conv_weight", None)
         return self.conv1d.weight.squeeze(1) if unpacked is None else unpacked
 

@@ -40,10 +40,11 @@ def _features(vllm_config: Any) -> list[str]:
             f"kv_offloading_size={cache.kv_offloading_size}, and offloading does not know states at every block; "
             "remove it, or use 'align'"
         )
-    if scheduler.policy == "priority":
+    if scheduler.policy == "priority" and scheduler.scheduler_cls is not None:
         found.append(
-            "scheduling policy 'priority' preempts requests that were already scheduled in the same step, and leaves "
-            "their blocks published with states that were never written (vLLM issue #57580); use policy='fcfs'"
+            "scheduling policy 'priority' leaves blocks published with states that were never written (vLLM issue "
+            f"#57580), which the plugin's own scheduler mends, but scheduler_cls={scheduler.scheduler_cls!r} is set; "
+            "remove one of the two"
         )
     if cache.prefix_match_unit is not None:
         found.append(

@@ -11,7 +11,9 @@
    cannot be overridden; ``forward_cuda`` has nothing of CUDA in it but its name, and calls ``_forward_core``.
 5. ``_forward_core`` and ``_warmup_prefill_kernels`` (same file) are overridden by a subclass; the operators
    ``qwen_gdn_attention_core*`` call them. ``GDNAttentionMetadata`` is subclassed for their ``isinstance`` checks.
-6. ``conv1d._cpu_unpacked_conv_weight`` (vllm/model_executor/layers/utils.py): on a CPU with AVX512-BF16 the weight
+6. ``Scheduler._preempt_request`` (vllm/v1/core/sched/scheduler.py) is overridden by a subclass that ``scheduler_cls``
+   names, for the ``priority`` policy alone; ``scheduler.py`` says why.
+7. ``conv1d._cpu_unpacked_conv_weight`` (vllm/model_executor/layers/utils.py): on a CPU with AVX512-BF16 the weight
    itself is repacked for vLLM's own kernel.
 
 ``drift`` compares the signatures with those the plugin was written for; ``tests/vllm/test_drift.py`` runs it.
@@ -49,6 +51,8 @@ SIGNATURES = {
     "vllm.model_executor.models.qwen3_next:Qwen3NextForCausalLM.__init__": "self, vllm_config, prefix",
     "vllm.model_executor.custom_op:PluggableLayer.register_oot": "_decorated_layer_cls, name",
     "vllm.v1.core.sched.scheduler:Scheduler._preempt_request": "self, request, timestamp, drop_stale_output",
+    "vllm.v1.core.kv_cache_manager:KVCacheManager.evict_blocks": "self, block_ids",
+    "vllm.v1.core.kv_cache_manager:KVCacheManager.get_block_ids": "self, request_id",
 }
 """What is overridden, called or replaced, and the parameters it had in vLLM 0.31.0."""
 
@@ -139,6 +143,8 @@ def prepare(vllm_config: Any) -> None:
     chosen = settings.read(vllm_config.additional_config)
     if chosen.retention_is_set or cache.prefix_cache_retention_interval == 0:
         cache.prefix_cache_retention_interval = chosen.retention
+    if vllm_config.scheduler_config.policy == "priority":
+        vllm_config.scheduler_config.scheduler_cls = "gdn_apc.impl.vllm.scheduler.mended"
     text_config = vllm_config.model_config.hf_text_config
     if not cache.user_specified_mamba_block_size and getattr(text_config, "mamba_chunk_size", None) is None:
         text_config.mamba_chunk_size = settings.CHUNK_SIZE

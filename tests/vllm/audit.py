@@ -96,10 +96,10 @@ class Audit:
         self.starts.add((row.n > 0, row.m > 1))
         line = Line()
         if row.n:
-            line = self.lines[layer, row.read]
+            line = self.lines.get((layer, row.read), Line())
             assert line.tokens == tuple(row.tokens[: row.n]), (
                 f"layer {layer}, request {row.request}: reads slot {row.read} for its first {row.n} tokens, "
-                f"the slot holds the state of {len(line.tokens)} other ones"
+                f"the slot holds the state of {len(line.tokens)} others"
             )
         for slot, end in row.writes:
             new = end - row.n
@@ -154,7 +154,7 @@ class Audit:
         return count
 
     def _replay(self, layer: int, slot: int, tokens: tuple[int, ...]) -> None:
-        module, line = self.engine.gdn_layers[layer], self.lines[layer, slot]
+        module, line = self.engine.gdn_layers[layer], self.lines.get((layer, slot), Line())
         windows, states = module.kv_cache
         assert line.tokens == tokens, (
             f"layer {layer}: slot {slot} is published for other tokens than it holds"

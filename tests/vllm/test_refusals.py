@@ -26,7 +26,6 @@ CASES = [
     ("cache_config.prefix_match_unit", 16, "prefix_match_unit=16, but states exist at block boundaries only"),
     ("cache_config.kv_sharing_fast_prefill", True, "kv_sharing_fast_prefill rewrites the batch"),
     ("cache_config.mamba_cache_dtype", "float16", "mamba_cache_dtype='float16' cannot hold the convolution's bfloat16"),
-    ("scheduler_config.policy", "priority", r"'priority' preempts requests .* \(vLLM issue #57580\); use policy='fcfs'"),
     ("mamba_config.enable_stochastic_rounding", True, "stochastic rounding of states"),
     ("parallel_config.decode_context_parallel_size", 2, "decode_context_parallel_size=2, and states are not split"),
     ("parallel_config.prefill_context_parallel_size", 2, "prefill_context_parallel_size=2, and states are not split"),
@@ -57,7 +56,10 @@ def test_refused(config, path, value, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (dict(scheduling_policy="priority"), "scheduling policy 'priority' preempts"),
+        (
+            dict(scheduling_policy="priority", scheduler_cls="vllm.v1.core.sched.scheduler.Scheduler"),
+            "scheduling policy 'priority' leaves .* #57580.* but scheduler_cls='vllm.v1.core.*' is set; remove one",
+        ),
         (
             dict(speculative_config=dict(method="ngram", num_speculative_tokens=2, prompt_lookup_max=3)),
             "speculative_config is set",
