@@ -87,7 +87,8 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
         if step.is_real is None:
             core_attn_out[:T] = o
         else:
-            torch.where(step.is_real[:, None, None], o, 0, out=core_attn_out[:T])
+            out = core_attn_out[:T]
+            torch.where(step.is_real[:, None, None], o, out, out=out)
 
     def _core(self, x, a, b, windows, states, blocks) -> torch.Tensor:
         if is_conv_state_dim_first():

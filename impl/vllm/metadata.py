@@ -109,6 +109,11 @@ class GdnApcBackend(AttentionBackend):
     def is_ssm(cls) -> bool:
         return True
 
+    @classmethod
+    def supports_batch_invariance(cls) -> bool:
+        """A row's bits depend on its own inputs only, whatever ``VLLM_BATCH_INVARIANT`` says (DESIGN.md, 4.1)."""
+        return True
+
 
 def _metadata(blocks: BlockIndexMetadata, is_real: torch.Tensor | None) -> GdnApcMetadata:
     decodes = blocks.num_rows if blocks.only_one_token_rows else 0

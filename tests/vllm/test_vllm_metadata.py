@@ -133,6 +133,32 @@ def test_a_graph_that_cannot_be(build):
         builder("NONE").build_for_cudagraph_capture(common([(0, 1)]))
 
 
+def test_padding_tokens_stay_zero(build, engines):
+    """Real rows get what they get without padding; rows of padding tokens keep the zeros that vLLM put there."""
+    from vllm.forward_context import set_forward_context
+
+    builder, common = build
+    engine = engines()
+    layer, rows = engine.gdn_layers[0], [(0, 1), (0, 1), (0, 1)]
+    D, HV, V = layer.kv_cache[0].shape[2], layer.num_v_heads, layer.head_v_dim
+    generator = torch.Generator().manual_seed(0)
+    x, b, a = (torch.randn(5, n, generator=generator).bfloat16() for n in (D, HV, HV))
+    x[3:] = torch.nan
+
+    def run(mode: str, **padding: int) -> torch.Tensor:
+        step = builder(mode).build(0, common(rows, **padding))
+        out = torch.zeros(5, HV, V, dtype=torch.bfloat16)
+        with torch.inference_mode(), set_forward_context({layer.prefix: step}, engine.config):
+            layer._forward_core(x, b, a, out)
+        return out
+
+    plain = run("NONE")
+    assert plain[:3].abs().amin((1, 2)).isfinite().all() and plain[:3].any()
+    for mode in ("NONE", "FULL_DECODE_ONLY"):
+        padded = run(mode, padded_rows=5, padded_tokens=5)
+        assert torch.equal(padded[:3], plain[:3]) and not padded[3:].any(), mode
+
+
 def test_looking_is_noticed(build):
     """The guard can fail."""
     tensor = torch.ones(1)
