@@ -159,6 +159,15 @@ def test_padding_tokens_stay_zero(build, engines):
         assert torch.equal(padded[:3], plain[:3]) and not padded[3:].any(), mode
 
 
+def test_a_repacked_weight_is_not_used(engines, monkeypatch):
+    """On a CPU with AVX512-BF16 vLLM repacks the convolution's weight, and leaves the original beside it."""
+    layer = engines().gdn_layers[0]
+    weight = layer._conv_weight().detach().clone()
+    assert weight.shape == (layer.kv_cache[0].shape[2], layer.conv_kernel_size)
+    monkeypatch.setattr(layer.conv1d, "_cpu_unpacked_conv_weight", weight, raising=False)
+    assert layer._conv_weight() is weight
+
+
 def test_looking_is_noticed(build):
     """The guard can fail."""
     tensor = torch.ones(1)
