@@ -116,6 +116,40 @@ def drop_unused(case: Case) -> Iterator[Case]:
     yield _renumbered(replace(case, requests=tuple(requests)))
 
 
+def join_rows(case: Case) -> Iterator[Case]:
+    """A request's next row does the work of a row too."""
+    for i, j, row in rows(case):
+        if row.request is None or not row.m:
+            continue
+        for i2, j2, later in rows(case):
+            if i2 > i and later.request == row.request and later.n == row.n + row.m and later.m:
+                joined = with_row(case, i2, j2, replace(later, n=row.n, m=row.m + later.m))
+                yield with_row(joined, i, j, None)
+                break
+
+
+def drop_first_blocks(case: Case) -> Iterator[Case]:
+    """A request begins some blocks later in its text: its rows lose their first columns, and a hit may go."""
+    B = case.sizes.B
+    for r in sorted({row.request for _, _, row in rows(case) if row.request is not None}):
+        most = min(row.n for _, _, row in rows(case) if row.request == r) // B
+        for k in sorted({most, 1} - {0}, reverse=True) if most else ():
+            steps = tuple(
+                Step(
+                    tuple(
+                        replace(row, n=row.n - k * B, table=row.table[k:]) if row.request == r else row
+                        for row in step.rows
+                    )
+                )
+                for step in case.steps
+            )
+            requests = tuple(
+                replace(request, length=request.length - k * B, parent=None, shared=0) if i == r else request
+                for i, request in enumerate(case.requests)
+            )
+            yield replace(case, requests=requests, steps=steps)
+
+
 def _renumbered(case: Case) -> Case:
     """Without requests that have no tokens and no children. Others get new numbers, and with them other tensors."""
     parents = {r.parent for r in case.requests if r.length}
@@ -205,7 +239,17 @@ def plain_tables(case: Case) -> Iterator[Case]:
     yield replace(case, steps=tuple(steps), pool=replace(case.pool, num_slots=len(names) + 1))
 
 
-EDITS = (drop_steps, drop_rows, smaller_blocks, drop_tokens, drop_unused, simpler_numbers, plain_tables)
+EDITS = (
+    drop_steps,
+    drop_rows,
+    drop_first_blocks,
+    join_rows,
+    smaller_blocks,
+    drop_tokens,
+    drop_unused,
+    simpler_numbers,
+    plain_tables,
+)
 """Each yields candidates for one kind of simplification; after a success it starts again from the new case."""
 
 

@@ -62,7 +62,7 @@ def test_a_case_shrinks_to_what_its_failure_needs(event, tokens, rows):
     """What is left is the event and hardly anything else, on small and plain sizes."""
     case = first(cases(Drawn("cpu"), "values"), lambda c: shows(event)(c) and c.sizes.B <= 4)
 
-    small = shrink.minimise(case, shows(event), Claims(), seconds=20)
+    small = shrink.minimise(case, shows(event), Claims(), seconds=90)
 
     assert shows(event)(small) and problems(small) == []
     assert small.num_tokens <= tokens, small
@@ -77,7 +77,7 @@ def test_shrinking_stays_inside_the_claims():
     claims = dataclasses.replace(Claims(), head_sizes=frozenset({16, 32}), input_dtypes=frozenset({"bf16"}))
     case = first(cases(Drawn("cpu", claims), "values"), shows("hit"))
 
-    small = shrink.minimise(case, shows("hit"), claims, seconds=20)
+    small = shrink.minimise(case, shows("hit"), claims, seconds=90)
 
     assert small.num_tokens < case.num_tokens
     assert (small.sizes.K, small.sizes.V, small.dtypes.input) == (16, 16, "bf16")
@@ -87,7 +87,7 @@ def test_nothing_smaller_leaves_the_case():
     """A failure that every edit removes keeps its case, and time that is up ends the search."""
     case = first(cases(Drawn("cpu"), "values"), lambda c: True)
 
-    assert shrink.minimise(case, lambda c: c == case, Claims(), seconds=20) == case
+    assert shrink.minimise(case, lambda c: c == case, Claims(), seconds=90) == case
     assert shrink.minimise(case, lambda c: True, Claims(), seconds=0) == case
 
 
@@ -111,7 +111,7 @@ def test_planted_faults_shrink_to_readable_cases(name, fault, tokens):
     def fails(case: Case) -> bool:
         return shrink.violation(prop, target, case) is not None
 
-    small = shrink.minimise(first(prop.strategy(target), fails), fails, target.claims, seconds=20)
+    small = shrink.minimise(first(prop.strategy(target), fails), fails, target.claims, seconds=90)
 
     assert fails(small) and problems(small) == []
     assert small.num_tokens <= tokens, small
@@ -124,7 +124,7 @@ def test_metadata_cases_shrink_too():
     def fails(case: Case) -> bool:
         return shrink.violation(prop, target, case) is not None
 
-    small = shrink.minimise(first(prop.strategy(target), fails), fails, target.claims, seconds=20)
+    small = shrink.minimise(first(prop.strategy(target), fails), fails, target.claims, seconds=90)
 
     assert (len(small.steps), len(small.steps[0].rows)) == (1, 1)
     assert small.num_tokens == 1 and small.steps[0].rows[0].n <= 1 and small.sizes.B <= 2
