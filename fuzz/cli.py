@@ -1,4 +1,5 @@
-"""The command line: ``gdn-apc fuzz``, ``gdn-apc replay``, ``gdn-apc doctor``, ``gdn-apc mutants``.
+"""The command line: ``gdn-apc fuzz``, ``gdn-apc replay``, ``gdn-apc doctor``, ``gdn-apc mutants``, and
+``gdn-apc spec``.
 
 ``fuzz`` runs pytest in a child process and watches it: a kernel that kills the process is a finding, with its case,
 not the end of the report. Imports the standard library until a command needs more. Exercise it with
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gdn_apc.fuzz import options
+from gdn_apc.fuzz import options, spec_command
 from gdn_apc.fuzz.mutants import command as mutants
 from gdn_apc.fuzz.runs import RunFolder, default_path
 
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="versions, devices, and which targets can run here")
     doctor.set_defaults(run=_doctor)
     mutants.add_to(commands)
+    spec_command.add_to(commands)
     return parser
 
 

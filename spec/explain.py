@@ -54,11 +54,11 @@ def _entries(value: Any) -> list[tuple[Any, Any]]:
 
 
 def text(content: Any) -> str:
-    """Tokens in a row. "?" is garbage, "kv" marks an attention block, 0 a rejected draft."""
+    """Tokens in a row. "?" is garbage, "kv" marks an attention block, x a rejected draft."""
     if isinstance(content, int):
         return f"the first {content} tokens" if content else "-"
-    joined = "".join("x" if t == 0 else str(t) + (" " if isinstance(t, int) else "") for t in content)
-    return joined.strip() or "-"
+    words = ["x" if token == 0 else str(token) for token in content]
+    return (" " if any(len(word) > 1 and word != "kv" for word in words) else "").join(words) or "-"
 
 
 def _row(row: Mapping[str, Any]) -> str:

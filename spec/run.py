@@ -1,4 +1,4 @@
-"""Run the model checker on every configuration and every variant, and hold what it finds against what is recorded.
+"""Running tasks: each is one run of TLC and its verdict, which is held against what is recorded.
 
 Two checkers run at a time, with one worker each, so that state counts, depths and counterexamples are the same in
 every run. Imports the standard library and ``gdn_apc.spec``. Exercise it with ``gdn-apc spec``.
@@ -7,31 +7,44 @@ every run. Imports the standard library and ``gdn_apc.spec``. Exercise it with `
 from __future__ import annotations
 
 import json
-import re
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gdn_apc.spec import MODULES, tlc
-from gdn_apc.spec.configurations import Configuration
-from gdn_apc.spec.variants import Variant
+from gdn_apc.spec import cases, tlc
 
 EXPECTED = Path(__file__).parent / "expected.json"
-"""What was measured by ``gdn-apc spec --record``, per configuration and variant."""
+"""What was measured by ``gdn-apc spec --record``, by task."""
+
+STALE = "run gdn-apc spec --record if the design was changed on purpose"
+Progress = Callable[[int, int], None]
 
 
 @dataclass
 class Outcome:
-    """How one run went. ``complaints`` is empty if all is as it must be; ``broken`` says that the design failed."""
+    """How one task went. ``complaints`` is empty if all is as it must be; ``story`` tells a counterexample."""
 
     name: str
-    result: tlc.Result | None
     verdict: str
+    result: tlc.Result = field(default_factory=lambda: tlc.Result(tlc.OK))
     measured: dict[str, Any] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
-    broken: str = ""
+    story: str = ""
+    fails_as_it_must: bool = False
+    made: cases.Cases | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """``run`` does it; it is given a function that is told (generated, distinct) states."""
+
+    name: str
+    about: str
+    run: Callable[[Progress], Outcome]
 
 
 def expected() -> dict[str, dict[str, Any]]:
@@ -39,128 +52,54 @@ def expected() -> dict[str, dict[str, Any]]:
     return json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
 
 
-def record(outcomes: Sequence[Outcome]) -> None:
-    """Write what was measured. Names that were not run keep their old record."""
-    table = expected() | {o.name: o.measured for o in outcomes}
+def record(outcomes: Sequence[Outcome], names: Sequence[str]) -> None:
+    """Write what was measured; of tasks that were not run the old record stays, if there still is such a task."""
+    table = {name: was for name, was in expected().items() if name in names}
+    table |= {outcome.name: outcome.measured for outcome in outcomes if outcome.measured}
     lines = [f"  {json.dumps(name)}: {json.dumps(table[name])}" for name in sorted(table)]
     EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def check(job: Configuration | Variant, tools: tlc.Tools, **options: Any) -> Outcome:
-    """Run one configuration or variant and judge it, without the recorded numbers."""
-    if isinstance(job, Variant):
-        return _variant(job, tools, **options)
-    quick = bool(job.properties) or job.simulate is not None
-    result = tlc.run(
-        job.module,
-        job.text(),
-        tools,
-        coverage=not quick,
-        simulate=job.simulate,
-        deadlock=bool(job.properties),
-        **options,
-    )
-    outcome = Outcome(job.name, result, "holds")
-    if result.status != tlc.OK:
-        outcome.verdict, outcome.broken = "BROKEN", result.broken or " ".join(job.properties)
-        outcome.complaints.append(f"{outcome.broken} is broken")
-        return outcome
-    if job.simulate:
-        outcome.verdict = "holds on walks"
-        return outcome
-    outcome.measured = {"distinct": result.distinct, "generated": result.generated, "depth": result.depth}
-    if not quick:
-        outcome.complaints += coverage_complaints(job, result.actions)
-    return outcome
-
-
-def coverage_complaints(job: Configuration, actions: dict[str, tuple[int, int]]) -> list[str]:
-    """An action of the module is taken, or listed as one that these bounds never reach; not both."""
-    if not actions:
-        return ["TLC reported no coverage"]
-    complaints = [
-        f"action {name} is never taken"
-        for name, (_, successors) in actions.items()
-        if not successors and name not in job.never
-    ]
-    complaints += [
-        f"action {name} is listed as never taken, and it is"
-        for name in job.never
-        if actions.get(name, (0, 0))[1]
-    ]
-    complaints += [f"no action {name}, listed as never taken" for name in job.never if name not in actions]
-    return complaints
-
-
-def _variant(variant: Variant, tools: tlc.Tools, **options: Any) -> Outcome:
-    job = variant.configuration()
-    liveness = variant.liveness
-    result = tlc.run(job.module, job.text(), tools, coverage=False, quick=True, deadlock=liveness, **options)
-    wanted = (tlc.TEMPORAL, tlc.DEADLOCK) if liveness else (tlc.INVARIANT,)
-    if result.status not in wanted:
-        return Outcome(variant.name, result, "PASSES", complaints=[f"{variant.breaks} is not broken"])
-    states = [step for step in result.trace if step.variables]
-    measured = {"breaks": variant.breaks, "length": len(states), "last": states[-1].action}
-    return Outcome(variant.name, result, f"breaks {variant.breaks}", measured)
+    made = {outcome.made.name: outcome.made for outcome in outcomes if outcome.made}
+    if made:
+        old = {found.name: found for found in cases.load()} if cases.STORED.exists() else {}
+        cases.store([(old | made)[model.name] for model in cases.MODELS if model.name in old | made])
 
 
 def against_record(outcome: Outcome, recorded: dict[str, dict[str, Any]]) -> None:
     """Add a complaint if the numbers differ from the recorded ones."""
-    if not outcome.measured:
-        return
     was = recorded.get(outcome.name)
-    if was is None:
-        outcome.complaints.append("nothing is recorded; run gdn-apc spec --record")
-    elif was != outcome.measured:
-        outcome.complaints.append(
-            f"recorded {was}, found {outcome.measured}; if the design was changed on purpose, run gdn-apc spec --record"
-        )
+    if outcome.measured and was != outcome.measured:
+        outcome.complaints.append(f"recorded {was}, found {outcome.measured}; {STALE}")
 
 
 def run_all(
-    jobs: Sequence[Configuration | Variant],
-    tools: tlc.Tools,
+    tasks: Sequence[Task],
     *,
-    workers: int = 2,
-    done: Callable[[Configuration | Variant, Outcome], None],
-    progress: Callable[[str, int, int], None] | None = None,
-    timeout: float = 600.0,
+    workers: int,
+    done: Callable[[Outcome], None],
+    progress: Callable[[str, int, int], None] = lambda *_: None,
 ) -> None:
-    """Run all ``jobs``, ``workers`` at a time, and call ``done`` for each. A checker that fails to run raises."""
+    """Run all ``tasks``, ``workers`` at a time, the longest first, and call ``done`` for each as it ends.
+
+    A checker that comes to no verdict raises ``TlcFailed``, and stops the others.
+    """
     recorded = expected()
 
-    def one(job: Configuration | Variant) -> Outcome:
-        tell = (lambda generated, distinct: progress(job.name, generated, distinct)) if progress else None
-        outcome = check(job, tools, timeout=timeout, progress=tell)
+    def one(task: Task) -> Outcome:
+        started = time.monotonic()
+        outcome = task.run(lambda generated, distinct: progress(task.name, generated, distinct))
+        outcome.seconds = time.monotonic() - started
         against_record(outcome, recorded)
         return outcome
 
+    longest_first = sorted(tasks, key=lambda task: -recorded.get(task.name, {}).get("generated", 0))
     with ThreadPoolExecutor(workers) as pool:
-        pending = {pool.submit(one, job): job for job in _longest_first(jobs, recorded)}
+        pending = {pool.submit(one, task) for task in longest_first}
         try:
             while pending:
-                finished, _ = wait(pending, return_when=FIRST_COMPLETED)
+                finished, pending = wait(pending, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    done(pending.pop(future), future.result())
+                    done(future.result())
         except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
             tlc.stop_all()
-            pool.shutdown(cancel_futures=True)
             raise
-
-
-def _longest_first(
-    jobs: Sequence[Configuration | Variant], recorded: dict[str, dict[str, Any]]
-) -> list[Configuration | Variant]:
-    """So that the last one to finish is a short one."""
-    return sorted(jobs, key=lambda job: -recorded.get(job.name, {}).get("generated", 0))
-
-
-def actions_of(module: str) -> set[str]:
-    """Every operator that a module of ``spec/tla`` defines, for checks of names."""
-    text = (MODULES / f"{module}.tla").read_text()
-    found = set(re.findall(r"(?m)^(\w+)(?:\([^)]*\))? ==", text))
-    for extended in re.findall(r"(?m)^EXTENDS (.*)$", text):
-        for name in extended.replace(",", " ").split():
-            if (MODULES / f"{name}.tla").exists():
-                found |= actions_of(name)
-    return found

@@ -267,12 +267,21 @@ def read(output: str, status: int) -> Result:
             result.actions[found[1]] = (new + int(found[2]), successors + int(found[3]))
         elif code in ("2217", "2218", "2122") and (found := _STATE.match(text)):
             result.trace.append(_step(found))
-    result.printed = [line for line in output.splitlines() if line.startswith('<<"')]
+    result.printed = [line for line in output.splitlines() if line.startswith('"<<')]
     result.output = "\n".join(quiet)
     if status not in (OK, DEADLOCK, INVARIANT, TEMPORAL):
-        parsing = "\n".join(line for line in output.splitlines() if "@!@!@" not in line and line.strip())
-        raise TlcFailed(f"TLC stopped with status {status} and no verdict:\n{parsing[-3000:]}")
+        raise TlcFailed(f"TLC stopped with status {status} and no verdict:\n{_errors(output)}")
     return result
+
+
+def _errors(output: str) -> str:
+    """What TLC says of an error of the run: messages of class 1, or what the parser says, or all."""
+    errors = [
+        text for _, text in re.findall(r"STARTMSG (\d+):1 @!@!@\n(.*?)\n@!@!@ENDMSG", output, re.DOTALL)
+    ]
+    plain = "\n".join(line for line in output.splitlines() if "@!@!@" not in line and line.strip())
+    parser = plain[plain.index("*** Errors") :] if "*** Errors" in plain else ""
+    return parser[:3000] or "\n".join(errors)[:3000] or plain[-3000:]
 
 
 def _step(found: re.Match[str]) -> Step:

@@ -202,11 +202,11 @@ Sampled == [r \in Reqs |-> IF InOpen(r) /\ req[r].done = req[r].known /\ req[r].
 \* A request that has all its tokens gives back its blocks, when its last row has run.
 Last(row) == row.live /\ row.n + row.m = Len(text[row.req])
 Finishing(batch) == {r \in Reqs : \E i \in DOMAIN batch : batch[i].req = r /\ Last(batch[i])}
-RECURSIVE ReleaseAll(_, _)
-ReleaseAll(c, rs) == IF rs = {} THEN c ELSE LET r == CHOOSE r \in rs : \A q \in rs : r <= q
-                                            IN ReleaseAll(Release(c, r), rs \ {r})
+RECURSIVE Released(_, _)
+Released(c, batch) ==
+  IF batch = <<>> THEN c
+  ELSE Released(IF Last(Head(batch)) THEN Release(c, Head(batch).req) ELSE c, Tail(batch))
 Finished(q, batch) == [r \in Reqs |-> IF r \in Finishing(batch) THEN Gone ELSE q[r]]
-Released(batch) == cache' = ReleaseAll(cache, Finishing(batch))
 
 -----------------------------------------------------------------------------
 (* One row at a time.                                                      *)
@@ -225,7 +225,7 @@ Init ==
   /\ content = [s \in Slots |-> Garbage]
   /\ open = <<>> /\ pipe = <<>>
 
-Run == /\ open # <<>> /\ content' = After(content, open) /\ Released(open) /\ req' = Finished(Sampled, open)
+Run == /\ open # <<>> /\ content' = After(content, open) /\ cache' = Released(cache, open) /\ req' = Finished(Sampled, open)
        /\ open' = <<>> /\ UNCHANGED <<text, pipe>>
 Abort(r) == /\ open = <<>> /\ req[r].status \in {"waiting", "running"}
             /\ req' = [req EXCEPT ![r] = Gone] /\ cache' = Release(cache, r)

@@ -38,7 +38,7 @@ UsedNext(s) == \/ \E i \in DOMAIN pipe' : \E j \in DOMAIN pipe'[i] : Uses(pipe'[
                \/ \E j \in DOMAIN open' : Uses(open'[j], s)
 Kept(c) == [s \in Slots |-> IF cache'.refs[s] = 0 /\ cache'.hash[s] = NoHash /\ ~UsedNext(s) THEN Garbage ELSE c[s]]
 
-Executes == /\ Released(Head(pipe)) /\ req' = Finished(req, Head(pipe))
+Executes == /\ cache' = Released(cache, Head(pipe)) /\ req' = Finished(req, Head(pipe))
             /\ pipe' = Tail(pipe) /\ UNCHANGED <<text, open>>
             /\ content' = Kept(After(content, Head(pipe)))
 Execute == pipe # <<>> /\ Finishing(Head(pipe)) = {} /\ Executes

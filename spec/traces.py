@@ -1,0 +1,251 @@
+"""Traces of an engine, checked by TLC: is what it did a behaviour of the design?
+
+A trace is NDJSON, an event a line. Requests count from 1, slots from 1; 0 is padding, and the null block.
+
+========  ======================================================================================================
+event     fields
+========  ======================================================================================================
+start     block_size, slots (without the null block), depth (batches in flight), attention (true or false),
+          requests: for each its tokens (strings) and the number of its prompt's
+schedule  request, n, m; table and attention: the block tables after it; published: the slots it published
+skip      request, freed: slots behind the state that it reads next, which it gives back
+dispatch  requests: of the rows of the batch that is sent, in order
+execute   rows: for each its request (0: padding), the slots it reads and writes; finished: requests that end
+preempt   request, freed: the slots given back, in the order in which they join the free list
+abort     request, freed
+========  ======================================================================================================
+
+Imports the standard library and ``gdn_apc.spec``. Exercise it with ``gdn-apc spec --trace FILE``, or
+``pytest tests/spec/test_traces.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gdn_apc.spec import explain, tlc
+from gdn_apc.spec.configurations import Configuration, numbers
+from gdn_apc.spec.values import as_tla, parse
+
+Event = dict[str, Any]
+FIELDS = {
+    "start": {"block_size": int, "slots": int, "depth": int, "attention": bool, "requests": list},
+    "schedule": {"request": int, "n": int, "m": int, "table": list, "attention": list, "published": list},
+    "skip": {"request": int, "freed": list},
+    "dispatch": {"requests": list},
+    "execute": {"rows": list, "finished": list},
+    "preempt": {"request": int, "freed": list},
+    "abort": {"request": int, "freed": list},
+}
+
+
+class BadTrace(Exception):
+    """A trace that is not of the format; the message names the line and the field."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``accepted``, or the ``line`` (from 1) of the first event that no step of the design fits.
+
+    ``broken`` names the invariants that did not hold before that event, if it is they that end the trace.
+    """
+
+    accepted: bool
+    line: int
+    broken: tuple[str, ...] = ()
+
+
+def read(path: Path) -> list[Event]:
+    """The events of a file. Raises ``BadTrace`` where it is not of the format."""
+    events = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            events.append(json.loads(line))
+        except ValueError as error:
+            raise BadTrace(f"{path}, line {number}: not JSON ({error})") from error
+    validate(events, str(path))
+    return events
+
+
+def validate(events: Sequence[Event], where: str = "trace") -> None:
+    """Raises ``BadTrace`` at the first event that has not the fields it must have."""
+    for number, event in enumerate(events, 1):
+        kind = event.get("event") if isinstance(event, dict) else None
+        if kind not in FIELDS or (kind == "start") != (number == 1):
+            expected = "start" if number == 1 else ", ".join(sorted(set(FIELDS) - {"start"}))
+            raise BadTrace(f"{where}, line {number}: event is {kind!r}; expected {expected}")
+        for field, type_ in FIELDS[kind].items():
+            if type(event.get(field)) is not type_:
+                raise BadTrace(
+                    f"{where}, line {number}: {kind} has {field} = {event.get(field)!r}; expected {type_.__name__}"
+                )
+    if not events:
+        raise BadTrace(f"{where}: is empty; expected a start event and what follows")
+    _validate_requests(events, where)
+
+
+def _validate_requests(events: Sequence[Event], where: str) -> None:
+    known = len(events[0]["requests"])
+    for number, event in enumerate(events[1:], 2):
+        rows = [row["request"] for row in event.get("rows", ())] + event.get("requests", [])
+        for request in [*rows, event.get("request", 1)]:
+            least = 0 if "rows" in event else 1
+            if not least <= request <= known:
+                raise BadTrace(f"{where}, line {number}: request is {request}; expected {least} to {known}")
+
+
+def check(traces: Sequence[Sequence[Event]], tools: tlc.Tools, timeout: float = 600.0) -> list[Verdict]:
+    """A verdict for each trace. Traces of engines with the same sizes are checked by one run of TLC."""
+    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for index, events in enumerate(traces):
+        validate(events, f"trace {index}")
+        groups[tuple(events[0][name] for name in ("block_size", "slots", "depth", "attention"))].append(index)
+    verdicts: dict[int, Verdict] = {}
+    for group in groups.values():
+        chosen = [traces[index] for index in group]
+        result = tlc.run(
+            "Trace",
+            _configuration(chosen, "Emit").text(),
+            tools,
+            modules={"TraceData": data_module(chosen)},
+            coverage=False,
+            timeout=timeout,
+        )
+        verdicts.update(zip(group, _verdicts(chosen, result.printed)))
+    return [verdicts[index] for index in range(len(traces))]
+
+
+def _verdicts(traces: Sequence[Sequence[Event]], printed: Sequence[str]) -> list[Verdict]:
+    reached: dict[int, tuple[int, frozenset[str]]] = {}
+    for line in printed:
+        _, which, at, broken = parse(parse(line))
+        reached[which] = max(reached.get(which, (0, frozenset())), (at, broken), key=lambda found: found[0])
+    verdicts = []
+    for which, events in enumerate(traces, 1):
+        at, broken = reached[which]
+        # Event at of TLA's sequence, without the start event, is line at + 1.
+        verdicts.append(Verdict(at == len(events) and not broken, at + 1, tuple(sorted(broken))))
+    return verdicts
+
+
+def explained(events: Sequence[Event], verdict: Verdict, tools: tlc.Tools) -> str:
+    """Why a trace is rejected: the event, and the design's state before it."""
+    if verdict.accepted:
+        return f"all {len(events)} events are a behaviour of the design"
+    last = verdict.line - 1
+    result = tlc.run(
+        "Trace",
+        _configuration([events], "Before", last).text(),
+        tools,
+        modules={"TraceData": data_module([events])},
+        coverage=False,
+    )
+    state = result.trace[-1].variables
+    lines = [
+        f"before line {verdict.line} the design's state is",
+        *("  " + line for line in explain.draw(state)),
+    ]
+    if verdict.broken:
+        lines += [f"in which {name} is broken: {explain.SAYS[name]}" for name in verdict.broken]
+    else:
+        lines += [f"and no step of the design fits line {verdict.line}:", f"  {json.dumps(events[last])}"]
+    return "\n".join(lines)
+
+
+def _configuration(traces: Sequence[Sequence[Event]], invariant: str, last: int = 0) -> Configuration:
+    start = traces[0][0]
+    constants = {
+        "B": start["block_size"],
+        "Null": 0,
+        "Slots": numbers(1, start["slots"]),
+        "Reqs": numbers(1, max(len(events[0]["requests"]) for events in traces)),
+        "MaxLen": 1,
+        "Prompts": numbers(1, 1),
+        "Shares": numbers(0, 0),
+        "MaxRows": 1_000,
+        "Interval": 1,
+        "Attention": start["attention"],
+        "Depth": start["depth"],
+        "Padding": False,
+        "Policy": "any",
+        "Cap": 0,
+        "LastEvent": last,
+    }
+    return Configuration("trace", "Trace", "TraceSpec", constants, "", (invariant,))
+
+
+def data_module(traces: Sequence[Sequence[Event]]) -> str:
+    """The module TraceData."""
+    records = []
+    for events in traces:
+        requests = events[0]["requests"]
+        record = {
+            "text": [r["tokens"] for r in requests],
+            "prompts": [r["prompt"] for r in requests],
+            "events": list(events[1:]),
+        }
+        records.append(as_tla(record))
+    text = ",\n".join(records)
+    return f"---- MODULE TraceData ----\nTraces == <<\n{text}\n>>\n====\n"
+
+
+def mutated(events: Sequence[Event], seed: int) -> list[Event]:
+    """A copy with one lie in it, of which no engine that follows the design could tell. Deterministic."""
+    random = Random(seed)
+    lies = [lie for lie in (_lie(events, at, random) for at in range(1, len(events))) if lie is not None]
+    if not lies:
+        raise ValueError(
+            f"events: {len(events)} of them, and none that could be falsified; give a longer trace"
+        )
+    return random.choice(lies)
+
+
+def _lie(events: Sequence[Event], at: int, random: Random) -> list[Event] | None:
+    """The trace with its event ``at`` falsified in one way that its kind allows, or None."""
+    copy = json.loads(json.dumps(list(events)))
+    event, slots = copy[at], copy[0]["slots"]
+    kind = event["event"]
+    ways = {
+        "schedule": ("slot", "n", "m", "published", "drop"),
+        "skip": ("freed", "drop"),
+        "dispatch": ("drop", "twice"),
+        "execute": ("reads", "writes", "finished", "drop", "twice"),
+        "preempt": ("drop", "freed"),
+        "abort": ("freed",),
+    }[kind]
+    way = random.choice(ways)
+    other = lambda slot: slot % slots + 1  # noqa: E731
+    if way == "drop":
+        # An event that nothing follows from could be left out by an honest engine.
+        if at == len(copy) - 1 or (kind == "preempt" and not event["freed"]):
+            return None
+        del copy[at]
+    elif way == "twice":
+        copy.insert(at, json.loads(json.dumps(event)))
+    elif way == "slot":
+        event["table"][-1] = other(event["table"][-1])
+        if slots == 1:
+            return None
+    elif way in ("n", "m"):
+        event[way] += 1
+    elif way == "published":
+        event["published"] = event["published"][:-1] or [event["table"][-1]]
+    elif way == "freed":
+        if not event["freed"]:
+            return None
+        event["freed"].pop()
+    elif way == "finished":
+        event["finished"] = event["finished"][:-1] or [copy[0]["requests"] and 1]
+    else:
+        rows = [row for row in event["rows"] if row["request"]]
+        if not rows or slots == 1:
+            return None
+        row = random.choice(rows)
+        row[way] = [other(row[way][0]), *row[way][1:]] if row[way] else [1]
+    return copy
