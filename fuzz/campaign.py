@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gdn_apc.fuzz.targets.base import Target
 
-DEFAULT_BUDGET = 45
+DEFAULT_BUDGET = 100
 """Examples of a kernel property. Its floor is 40; a few draws repeat an earlier case and are not counted."""
 
 SHRINK_SECONDS = 120.0

@@ -33,7 +33,7 @@ def summary(pytester):
 def test_0_when_everything_held_and_every_floor_is_met(campaign, summary):
     assert campaign("holds").ret == 0
     assert "PASSED (exit status 0)" in summary()
-    assert "| holds | held | 45 | 45 | 20 examples |" in summary()
+    assert "| holds | held | 100 | 100 | 20 examples |" in summary()
 
 
 def test_1_when_a_property_fails(campaign, summary):

@@ -330,4 +330,4 @@ def test_the_report_says_what_is_wrong():
     assert any(line.startswith("FALSE ALARM: comment_only: ") for line in lines)
     assert "null slot written: 0 of 1 killed" in lines
     assert "<-- WRONG" in report.line(result("null_state_written", "survived"))
-    assert campaign.DEFAULT_BUDGET == 45  # what these tests call a campaign's budget
+    assert campaign.DEFAULT_BUDGET >= 45  # these tests plant no fault that only more examples find
