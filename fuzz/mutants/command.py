@@ -6,6 +6,7 @@ Imports the standard library until mutants run. Exercise it with ``pytest tests/
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,9 @@ def main(given: argparse.Namespace) -> int:
         return 0
     folder = RunFolder(Path(given.run_dir or run.default_folder(Path.cwd())).absolute())
     settings = run.Settings(given.seed, given.budget, given.shrink, given.n)
+    # Both ways to be told to stop; a shell's background job is born deaf to the first.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         run.run(mutants, folder, settings, lambda result: print(report.line(result), flush=True))
     except load.Stale as e:

@@ -58,8 +58,8 @@ def test_a_campaign_leaves_its_folder_and_nothing_else(tmp_path):
         "junit.xml",
     }
     assert list((tmp_path / "run" / "cases").iterdir()) == []
-    assert 'name="gdn_examples" value="45"' in (tmp_path / "run" / "junit.xml").read_text()
-    assert "--target gdn_toys:TARGET --seed 5 --budget 45" in (tmp_path / "run" / "summary.md").read_text()
+    assert 'name="gdn_examples" value="100"' in (tmp_path / "run" / "junit.xml").read_text()
+    assert "--target gdn_toys:TARGET --seed 5 --budget 100" in (tmp_path / "run" / "summary.md").read_text()
 
 
 def test_the_case_that_kills_the_process_is_a_failure(tmp_path):

@@ -268,20 +268,22 @@ def test_a_worker_that_breaks_is_no_kill(tmp_path, monkeypatch):
     assert (result["status"], result["message"]) == ("broken", "the process died of status 7")
 
 
-def test_an_interrupt_leaves_a_summary(tmp_path):
-    """Ctrl-C: status 2, what ran so far, and how much did not."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_a_summary(tmp_path, number):
+    """Ctrl-C, or a kill: status 2, what ran so far, and how much did not."""
     child = subprocess.Popen(
         [*COMMAND, "--run-dir", "run"],
         cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # as in a background job
     )
     events = tmp_path / "run" / "events.jsonl"
     for _ in range(600):
         if events.exists() and '"event": "mutant"' in events.read_text():
             break
         time.sleep(0.05)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
 
     assert child.wait(timeout=120) == 2
     assert "mutants did not run" in (tmp_path / "run" / "summary.md").read_text()

@@ -91,7 +91,7 @@ def test_quiet_is_quiet(pytester, toys):
 def test_progress_has_a_line_for_each_item(pytester, toys):
     said = pytester.runpytest_inprocess(*CAMPAIGN).stdout.str()
 
-    assert "  passed  holds  45 examples, 45 comparisons" in said
+    assert "  passed  holds  100 examples, 100 comparisons" in said
     assert "\n  passed  canary" in said
 
 
@@ -112,9 +112,9 @@ def test_workers_have_shards_and_one_page(pytester):
     ]
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [len(d) for d in drawn] == [23, 23]
+    assert [len(d) for d in drawn] == [50, 50]
     assert len(drawn[0] & drawn[1]) == 1
-    assert "--seed 3 --budget 45 -n 2" in (pytester.path / "run" / "summary.md").read_text()
+    assert "--seed 3 --budget 100 -n 2" in (pytester.path / "run" / "summary.md").read_text()
 
 
 def test_our_checkout_knows_the_short_forms_too(pytester, toys):
