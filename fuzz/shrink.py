@@ -72,9 +72,12 @@ def claimed(case: Case, claims: Claims) -> bool:
 
 
 def drop_steps(case: Case) -> Iterator[Case]:
-    """Without one batch, the last first."""
-    for i in reversed(range(len(case.steps))):
-        yield replace(case, steps=case.steps[:i] + case.steps[i + 1 :])
+    """Without half of the batches, a quarter, …, one; the last first."""
+    count = size = len(case.steps)
+    while size > 1:
+        size = (size + 1) // 2
+        for i in reversed(range(0, count, size)):
+            yield replace(case, steps=case.steps[:i] + case.steps[i + size :])
 
 
 def drop_rows(case: Case) -> Iterator[Case]:

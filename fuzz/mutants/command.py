@@ -17,7 +17,7 @@ rejects it: how strong is the suite?"""
 
 EPILOG = """\
 examples:
-  gdn-apc mutants                                the whole catalogue, about ten minutes
+  gdn-apc mutants                                the whole catalogue, about a quarter of an hour
   gdn-apc mutants --only core --seed 3           the ten faults that every campaign must catch
   gdn-apc mutants --only carry_not_persisted     one of them
   gdn-apc replay CASE.json                       a case that killed a mutant, from its folder
