@@ -170,8 +170,10 @@ CONFIGURATIONS = [
                   retention(1, 4, 1, 8, Prompts=of(1, 4, 7)), "a pool smaller than the table", (), ("Progress",)),
     Configuration("progress-speculation", "Speculation", "FairSpeculation", speculation(2), "drafts", (), ("Progress",)),
     # Random walks beyond exhaustive bounds.
-    Configuration("walks", "Preempt", "SpecAll", preempt(2, 6, 3, 8, Shares=of(3, 6), Prompts=of(2, 5, 8), Depth=3),
-                  "three requests of eight tokens", simulate=(2000, 80, 1)),
+    Configuration("walks", "Preempt", "SpecPreempt", preempt(2, 6, 3, 8, Shares=of(3, 6), Prompts=of(2, 5, 8), Depth=3),
+                  "three requests of eight tokens", simulate=(1_500, 150, 1)),
+    Configuration("walks-abort", "Preempt", "SpecAll", preempt(2, 6, 3, 8, Shares=of(3, 6), Prompts=of(2, 5, 8), Depth=3),
+                  "the same with aborts, which make walks short", simulate=(5_000, 150, 2)),
 ]  # fmt: skip
 """The default run."""
 

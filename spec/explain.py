@@ -25,6 +25,9 @@ SAYS = {
 }
 """What it means that each property is broken."""
 
+SCRATCH = 100
+"""Speculation's scratch slots count from here."""
+
 
 def explain(broken: str, trace: Sequence[Step]) -> str:
     """The story of a counterexample: a sentence and a drawing for each step."""
@@ -58,7 +61,8 @@ def text(content: Any) -> str:
     if isinstance(content, int):
         return f"the first {content} tokens" if content else "-"
     words = ["x" if token == 0 else str(token) for token in content]
-    return (" " if any(len(word) > 1 and word != "kv" for word in words) else "").join(words) or "-"
+    apart = any(word.isdigit() or (len(word) > 1 and word != "kv") for word in words)
+    return (" " if apart else "").join(words) or "-"
 
 
 def _row(row: Mapping[str, Any]) -> str:
@@ -133,7 +137,9 @@ def _named(old: Any, new: Any) -> list[str]:
 
 
 def _slot(slot: Any) -> str:
-    return f"slot {slot}" if isinstance(slot, int) else str(slot)
+    if isinstance(slot, int):
+        return f"scratch {slot - SCRATCH}" if slot >= SCRATCH else f"slot {slot}"
+    return str(slot)
 
 
 def draw(state: Mapping[str, Any]) -> list[str]:

@@ -54,7 +54,7 @@ def expected() -> dict[str, dict[str, Any]]:
 
 def record(outcomes: Sequence[Outcome], names: Sequence[str]) -> None:
     """Write what was measured; of tasks that were not run the old record stays, if there still is such a task."""
-    table = {name: was for name, was in expected().items() if name in names}
+    table = {name: was for name, was in expected().items() if was and name in names}
     table |= {outcome.name: outcome.measured for outcome in outcomes if outcome.measured}
     lines = [f"  {json.dumps(name)}: {json.dumps(table[name])}" for name in sorted(table)]
     EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n")

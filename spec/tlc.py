@@ -34,6 +34,7 @@ _MESSAGE = re.compile(r"@!@!@STARTMSG (\d+):\d+ @!@!@\n(.*?)\n?@!@!@ENDMSG \1 @!
 _ACTION = re.compile(r"<(\w+) line [^>]*>: (\d+):(\d+)")
 _STATE = re.compile(r"(\d+): (?:<([^>]*)>|(Stuttering)|Back to state (\d+)[^\n]*)\n?(.*)", re.DOTALL)
 _COUNTS = re.compile(r"([\d,]+) states generated.*?, ([\d,]+) distinct states found")
+_WALKED = re.compile(r"([\d,]+) states generated, -1 distinct")
 _NOISE = {"2221", "2774", "2775", "2776", "2777", "2778"}
 
 
@@ -256,6 +257,8 @@ def read(output: str, status: int) -> Result:
             quiet.append(text)
         if code == "2199" and (found := _COUNTS.search(text)):
             result.generated, result.distinct = _number(found[1]), _number(found[2])
+        elif found := _WALKED.search(text):
+            result.generated = _number(found[1])
         elif code == "2194":
             result.depth = int(re.findall(r"\d+", text)[0])
         elif code in ("2110", "2107") and (found := re.search(r"Invariant (\w+) is violated", text)):

@@ -115,6 +115,7 @@ def check(traces: Sequence[Sequence[Event]], tools: tlc.Tools, timeout: float = 
             tools,
             modules={"TraceData": data_module(chosen)},
             coverage=False,
+            quick=True,
             timeout=timeout,
         )
         verdicts.update(zip(group, _verdicts(chosen, result.printed)))
@@ -145,6 +146,7 @@ def explained(events: Sequence[Event], verdict: Verdict, tools: tlc.Tools) -> st
         tools,
         modules={"TraceData": data_module([events])},
         coverage=False,
+        quick=True,
     )
     state = result.trace[-1].variables
     lines = [

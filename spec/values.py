@@ -48,6 +48,8 @@ class _Reader:
     def take(self, kind: str) -> Any:
         if self.peek() != kind:
             raise ValueError(f"text: expected {kind!r}, found {self.peek()!r} in {self.text[:80]!r}")
+        if kind == "end":
+            raise ValueError(f"text: ends before its value does: {self.text[:80]!r}")
         self.at += 1
         return self.tokens[self.at - 1][1]
 

@@ -279,9 +279,9 @@ CountsExact ==
 
 \* A lookup finds all that was written, or will be by a row in flight, and was not given out again; and it leaves a
 \* token to compute.  A slot may have been given out, and have come back because the row that took it was never
-\* sent, while an orphaned row in flight still writes it: that counts as given out.
+\* sent, while an orphaned row in flight still uses it: that counts as given out.
 Evicted(s) == /\ cache.hash[s] = NoHash
-              /\ \E i \in DOMAIN pipe : \E j \in DOMAIN pipe[i] : ~pipe[i][j].live /\ s \in WriteSlots(pipe[i][j])
+              /\ \E i \in DOMAIN pipe : \E j \in DOMAIN pipe[i] : ~pipe[i][j].live /\ Uses(pipe[i][j], s)
 HitLongest ==
   LET later == Planned
       Stored(name) == \E s \in Slots : later[s] = name /\ ~Evicted(s)
