@@ -7,6 +7,7 @@ are traced) is passed in by ``gdn_apc.fuzz.spec_command``. Exercise it with ``gd
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -81,6 +82,8 @@ def command(
     """Run the command; returns the exit status."""
     if given.show:
         return _show(given.show)
+    # Whoever stops us means the checkers as well: run_all kills them on its way out.
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         tools = tlc.find_tools(given.java, given.jar)
         if given.trace:
@@ -104,6 +107,8 @@ def command(
     except tlc.TlcFailed as failed:
         print(failed, file=sys.stderr)
         return 3
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tasks(

@@ -38,6 +38,7 @@ def holds(job: Configuration, tools: tlc.Tools, timeout: float) -> Task:
             outcome.story = explain.explain(broken, result.trace)
         elif job.simulate:
             outcome.verdict = f"holds on {job.simulate[0]:,} random walks, {result.generated:,} states"
+            outcome.complaints = [] if result.generated > job.simulate[0] else ["the walks go nowhere"]
         else:
             outcome.measured = {
                 "distinct": result.distinct,

@@ -1,6 +1,11 @@
 """Verdicts: a design that breaks, a variant that passes, an action never taken, a number that changed."""
 
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +123,22 @@ def test_missing_tools_are_bad_usage(capsys):
     """Status 4, and the message of the runner."""
     assert cli.main(["--java", "no-such-java"]) == 4
     assert "java: 'no-such-java' is not a program" in capsys.readouterr().err
+
+
+def test_a_run_that_is_stopped_leaves_no_checker_behind():
+    """Status 2, also on SIGTERM; TLC is gone when we are."""
+    command = [sys.executable, "-m", "gdn_apc.spec.cli", "--only", "pipeline-deep preempt-abort"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while len(checkers := children(process.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+    assert (process.returncode, said.strip()) == (2, "interrupted")
+    assert len(checkers) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in checkers)
+
+
+def children(pid):
+    """The processes that a process started, from any of its threads."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [child for task in tasks for child in task.read_text().split()]
