@@ -229,7 +229,7 @@ class Drive:
         """Go on shrinking by editing the case itself, in the time that is left: it loses what its strategy always makes."""
         failure, end = self.failure, self.failure.started + self.plan.shrink_seconds
         failure.last = min(failure.last, failure.smallest, key=lambda found: size_key(found[0]))
-        failure.until, before = end, failure.last
+        failure.until, before, broke = end, failure.last, ""
 
         def fails(case: Case) -> bool:
             try:
@@ -242,9 +242,11 @@ class Drive:
             minimise(failure.last[0], fails, self.target.claims, end - time.monotonic())
         except ShrinkCap:
             pass
+        except Exception as e:  # must not cost the failure that was found
+            broke = f"editing the case broke: {type(e).__name__}: {e}"
         failure.smallest = failure.last
-        if time.monotonic() >= end:
-            failure.shrunk = self._capped
+        if broke or time.monotonic() >= end:
+            failure.shrunk = broke or self._capped
         elif failure.last is not before:
             failure.shrunk = ""
 

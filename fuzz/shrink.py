@@ -154,13 +154,21 @@ def drop_first_blocks(case: Case) -> Iterator[Case]:
 
 
 def _renumbered(case: Case) -> Case:
-    """Without requests that have no tokens and no children. Others get new numbers, and with them other tensors."""
+    """Without requests that have no tokens and no children. Others get new numbers, and with them other tensors.
+
+    A zero-length row of a request that goes becomes a padding row.
+    """
     parents = {r.parent for r in case.requests if r.length}
     kept = [i for i, r in enumerate(case.requests) if r.length or i in parents]
     new = {old: i for i, old in enumerate(kept)} | {None: None}
     requests = tuple(replace(case.requests[i], parent=new.get(case.requests[i].parent)) for i in kept)
     steps = tuple(
-        Step(tuple(replace(row, request=new.get(row.request, row.request)) for row in step.rows))
+        Step(
+            tuple(
+                replace(row, request=new.get(row.request, row.request if row.m else None))
+                for row in step.rows
+            )
+        )
         for step in case.steps
     )
     choice = {k: new.get(v, v) if k in ("warm", "cold", "one", "cut") else v for k, v in case.choice.items()}

@@ -10,7 +10,7 @@ import gdn_toys
 import pytest
 from hypothesis import strategies as st
 
-from gdn_apc.fuzz import canary, profiles
+from gdn_apc.fuzz import campaign, canary, profiles
 from gdn_apc.fuzz.campaign import DEFAULT_BUDGET, ROUND, Drive, Plan
 from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.properties.base import Checked, Violation
@@ -178,6 +178,19 @@ def test_a_failing_case_is_saved_unshrunk_then_shrunk(drive):
     text = json.loads((driven.run_folder.cases / failure["case"]).read_text())
     assert text["provenance"] == {"target": "toy", "seed": 7, "shard": 0, "round": found["round"]}
     assert not list(driven.run_folder.cases.glob("current-*"))
+
+
+def test_an_edit_that_breaks_does_not_cost_the_failure(drive, monkeypatch):
+    """What Hypothesis made of the case is reported, and why it was not edited."""
+
+    def minimise(*arguments):
+        raise IndexError("no such row")
+
+    monkeypatch.setattr(campaign, "minimise", minimise)
+    driven = drive(gdn_toys.toy("fails"))
+
+    assert driven.outcome.status == "failed" and driven.failure.answer()[0].num_tokens == 7
+    assert driven.failure.shrunk == "editing the case broke: IndexError: no such row"
 
 
 def test_shrinking_stops_at_its_cap_and_keeps_the_smallest_case(drive):

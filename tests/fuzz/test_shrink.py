@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from gdn_apc.fuzz import ledger, shrink
-from gdn_apc.fuzz.case import Case
+from gdn_apc.fuzz.case import Case, Request, Row, Step
 from gdn_apc.fuzz.floors import Drawn
 from gdn_apc.fuzz.properties import load_all
 from gdn_apc.fuzz.strategies import cases
@@ -128,3 +128,18 @@ def test_metadata_cases_shrink_too():
 
     assert (len(small.steps), len(small.steps[0].rows)) == (1, 1)
     assert small.num_tokens == 1 and small.steps[0].rows[0].n <= 1 and small.sizes.B <= 2
+
+
+def test_a_zero_length_row_of_a_request_that_goes_is_padding():
+    """No row is left with a number that no request has."""
+    one, zero = Row(0, 0, 2, (1,)), Row(1, 0, 0, ())
+    case = dataclasses.replace(
+        first(cases(Drawn("cpu"), "values"), lambda c: True),
+        requests=(Request(2), Request(0)),
+        steps=(Step((one, zero)),),
+    )
+
+    *_, small = shrink.drop_unused(case)
+
+    assert small.requests == (Request(2),)
+    assert small.steps == (Step((one, dataclasses.replace(zero, request=None))),)
