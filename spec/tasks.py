@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gdn_apc.spec import cases, explain, tlc, traces
+from gdn_apc.spec import cases, explain, lies, tlc, traces
 from gdn_apc.spec.configurations import Configuration
 from gdn_apc.spec.run import STALE, Outcome, Progress, Task
 from gdn_apc.spec.variants import Variant
@@ -118,7 +118,7 @@ def random_traces(life: Callable[[int], list[traces.Event]], tools: tlc.Tools, t
 
     def run(progress: Progress) -> Outcome:
         honest = [life(seed) for seed in range(TRACES)]
-        lying = [traces.mutated(events, seed) for seed, events in enumerate(honest)]
+        lying = [lies.lie(events, seed) for seed, events in enumerate(honest)]
         verdicts = traces.check(honest + lying, tools, timeout)
         outcome = Outcome("traces", "")
         for seed, (true, lie) in enumerate(zip(verdicts[:TRACES], verdicts[TRACES:])):

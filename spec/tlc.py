@@ -188,16 +188,9 @@ def _command(
     java = [str(tools.java), "-XX:+UseSerialGC", f"-Xmx{heap}", f"-Djava.io.tmpdir={folder}"]
     java += ["-XX:TieredStopAtLevel=1"] if quick else []
     java += ["-cp", str(tools.jar), "tlc2.TLC"]
-    options = [
-        "-tool",
-        *([] if deadlock else ["-deadlock"]),
-        "-cleanup",
-        "-metadir",
-        "states",
-        "-workers",
-        str(workers),
-    ]
-    options += ["-config", "model.cfg"]
+    options = ["-tool", "-cleanup", "-metadir", "states", "-workers", str(workers), "-config", "model.cfg"]
+    # A fixed fingerprint, and liveness checked once, at the end: counterexamples are the same in every run.
+    options += ["-fp", "0", "-lncheck", "final", *([] if deadlock else ["-deadlock"])]
     if simulate:
         behaviours, depth, seed = simulate
         options += ["-simulate", f"num={behaviours}", "-depth", str(depth), "-seed", str(seed)]

@@ -26,7 +26,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from gdn_apc.spec import explain, tlc
@@ -195,59 +194,3 @@ def data_module(traces: Sequence[Sequence[Event]]) -> str:
         records.append(as_tla(record))
     text = ",\n".join(records)
     return f"---- MODULE TraceData ----\nTraces == <<\n{text}\n>>\n====\n"
-
-
-def mutated(events: Sequence[Event], seed: int) -> list[Event]:
-    """A copy with one lie in it, of which no engine that follows the design could tell. Deterministic."""
-    random = Random(seed)
-    lies = [lie for lie in (_lie(events, at, random) for at in range(1, len(events))) if lie is not None]
-    if not lies:
-        raise ValueError(
-            f"events: {len(events)} of them, and none that could be falsified; give a longer trace"
-        )
-    return random.choice(lies)
-
-
-def _lie(events: Sequence[Event], at: int, random: Random) -> list[Event] | None:
-    """The trace with its event ``at`` falsified in one way that its kind allows, or None."""
-    copy = json.loads(json.dumps(list(events)))
-    event, slots = copy[at], copy[0]["slots"]
-    kind = event["event"]
-    ways = {
-        "schedule": ("slot", "n", "m", "published", "drop"),
-        "skip": ("freed", "drop"),
-        "dispatch": ("drop", "twice"),
-        "execute": ("reads", "writes", "finished", "drop", "twice"),
-        "preempt": ("drop", "freed"),
-        "abort": ("freed",),
-    }[kind]
-    way = random.choice(ways)
-    other = lambda slot: slot % slots + 1  # noqa: E731
-    if way == "drop":
-        # An event that nothing follows from could be left out by an honest engine.
-        if at == len(copy) - 1 or (kind == "preempt" and not event["freed"]):
-            return None
-        del copy[at]
-    elif way == "twice":
-        copy.insert(at, json.loads(json.dumps(event)))
-    elif way == "slot":
-        event["table"][-1] = other(event["table"][-1])
-        if slots == 1:
-            return None
-    elif way in ("n", "m"):
-        event[way] += 1
-    elif way == "published":
-        event["published"] = event["published"][:-1] or [event["table"][-1]]
-    elif way == "freed":
-        if not event["freed"]:
-            return None
-        event["freed"].pop()
-    elif way == "finished":
-        event["finished"] = event["finished"][:-1] or [copy[0]["requests"] and 1]
-    else:
-        rows = [row for row in event["rows"] if row["request"]]
-        if not rows or slots == 1:
-            return None
-        row = random.choice(rows)
-        row[way] = [other(row[way][0]), *row[way][1:]] if row[way] else [1]
-    return copy

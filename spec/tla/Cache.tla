@@ -4,9 +4,9 @@
 (* list, the hash map, lookups, and what rows leave in the slots.  The     *)
 (* nine invariants of DESIGN.md, section 3 stand at the end, by name.      *)
 (*                                                                         *)
-(* By itself this module runs one row at a time, each to its end before    *)
-(* the next is scheduled.  Pipeline, Preempt and Retention put more in     *)
-(* flight; they use the operators and the invariants of this module.       *)
+(* By itself this module runs one batch at a time, each before the next is *)
+(* scheduled.  Pipeline, Preempt and Retention put more in flight; they    *)
+(* use the operators and the invariants of this module.                    *)
 (*                                                                         *)
 (* The content of a slot is symbolic.  A state is the sequence of tokens   *)
 (* that it has folded in: a row appends its tokens to whatever it read, so *)
@@ -209,23 +209,25 @@ Released(c, batch) ==
 Finished(q, batch) == [r \in Reqs |-> IF r \in Finishing(batch) THEN Gone ELSE q[r]]
 
 -----------------------------------------------------------------------------
-(* One row at a time.                                                      *)
+(* One batch at a time.                                                    *)
 
 Letter(r) == <<"a", "b", "c", "d">>[r]
-\* Requests differ by name only, so prompts in ascending order are enough.
-Init ==
+Ascending(p) == \A r \in Reqs \ {1} : p[r - 1] <= p[r]
+InitWith(prompts) ==
   /\ \E share \in Shares :
        text = [r \in Reqs |-> [i \in 1 .. MaxLen |-> IF i <= share THEN "s" ELSE Letter(r)]]
-  /\ \E p \in [Reqs -> Prompts] :
-       /\ \A r \in Reqs \ {1} : p[r - 1] <= p[r]
-       /\ req = [r \in Reqs |-> [status |-> "waiting", known |-> p[r], done |-> 0]]
+  /\ \E p \in prompts : req = [r \in Reqs |-> [status |-> "waiting", known |-> p[r], done |-> 0]]
   /\ cache = [table |-> [r \in Reqs |-> <<>>], attn |-> [r \in Reqs |-> <<>>],
               refs |-> [s \in Slots |-> 0], hash |-> [s \in Slots |-> NoHash],
               free |-> CHOOSE q \in [1 .. Cardinality(Slots) -> Slots] : Range(q) = Slots]
   /\ content = [s \in Slots |-> Garbage]
   /\ open = <<>> /\ pipe = <<>>
+\* Requests differ by name only (unless the name is a priority), so prompts in ascending order are enough.
+Init == InitWith({p \in [Reqs -> Prompts] : Ascending(p)})
+InitAnyOrder == InitWith([Reqs -> Prompts])
 
-Run == /\ open # <<>> /\ content' = After(content, open) /\ cache' = Released(cache, open) /\ req' = Finished(Sampled, open)
+Run == /\ open # <<>> /\ content' = After(content, open)
+       /\ cache' = Released(cache, open) /\ req' = Finished(Sampled, open)
        /\ open' = <<>> /\ UNCHANGED <<text, pipe>>
 Abort(r) == /\ open = <<>> /\ req[r].status \in {"waiting", "running"}
             /\ req' = [req EXCEPT ![r] = Gone] /\ cache' = Release(cache, r)

@@ -39,5 +39,5 @@ SpecAll == Init /\ [][NextAll]_vars
 Served == \A r \in Reqs : Running(r) => InOpen(r) \/ req[r].done = req[r].known
 NextFair == \/ Dispatch \/ Execute \/ ExecuteLast
             \/ \E r \in Reqs : (Running(r) \/ Served) /\ (Schedule(r) \/ PreemptFor(r))
-FairPreempt == Init /\ [][NextFair \/ Rest]_vars /\ Happens
+FairPreempt == InitAnyOrder /\ [][NextFair \/ Rest]_vars /\ Happens
 =============================================================================

@@ -8,7 +8,7 @@ import pytest
 from gdn_apc.fuzz.engine import invariants
 from gdn_apc.fuzz.engine.faults import CATALOGUE, Faults
 from gdn_apc.fuzz.engine.trace import random_trace
-from gdn_apc.spec import cli, traces
+from gdn_apc.spec import cli, lies, traces
 from gdn_apc.spec.configurations import SAFETY
 
 SEEDS = range(0, 12, 2)  # of one engine, so that one run of TLC takes them all
@@ -30,12 +30,18 @@ def test_traces_tell_all_that_happens():
 def test_honest_traces_are_accepted_and_lies_rejected(tools):
     """Each lie at the line where it is told, or where it comes out, never later than the last."""
     honest = [random_trace(seed) for seed in SEEDS]
-    lying = [traces.mutated(events, seed) for seed, events in enumerate(honest)]
+    lying = [lies.lie(events, seed) for seed, events in enumerate(honest)]
     verdicts = traces.check(honest + lying, tools)
     assert [v.accepted for v in verdicts] == [True] * len(honest) + [False] * len(honest)
     for true, lie, verdict in zip(honest, lying, verdicts[len(honest) :]):
         told = next(i for i, (a, b) in enumerate(zip([*true, None], [*lie, None]), 1) if a != b)
         assert told <= verdict.line <= len(lie) + 1
+
+
+def test_a_trace_without_anything_to_falsify():
+    """The error says so."""
+    with pytest.raises(ValueError, match="events: of 1 none can be falsified; give a longer trace"):
+        lies.lie(random_trace(0)[:1], 0)
 
 
 def test_every_fault_of_the_engine_shows_in_its_traces(tools, monkeypatch):
