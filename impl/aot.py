@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from gdn_apc.impl.configs import Launch, config, next_power_of_two
+
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SHARED_LIMIT = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}
 """Shared memory that one block may use, bytes (CUDA programming guide, compute capabilities)."""
@@ -31,68 +33,42 @@ class Variant:
     kernel: Any  # a triton.JITFunction
     pointers: dict[str, str]  # argument → Triton dtype of what it points to
     constants: dict[str, Any]
-    num_warps: int
-    num_stages: int
+    launch: Launch
 
 
 def variants(
     arch: str, dtype: str, state: str, H: int, HV: int, K: int, V: int, W: int = 4
 ) -> Iterator[Variant]:
     """The kernels of one shape class, as ``impl/triton_path.py`` launches them."""
-    from gdn_apc.impl.configs import config, next_power_of_two
+    from gdn_apc.impl import triton_path
     from gdn_apc.impl.kernels import chunked, conv, gates, recurrent
-    from gdn_apc.impl.triton_path import OPERANDS
 
-    C = 64
-    launches = config(K, V, C, DTYPES[dtype], arch)
-    operand, scratch, precision = OPERANDS[DTYPES[dtype]]
-    scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[scratch]
-    BK = next_power_of_two(max(K, 16))
-    heads = dict(K=K, V=V, BK=BK, L2NORM=True)
-    products = dict(BT=C, OPERAND=operand, PRECISION=precision, **heads)
+    C, torch_dtype = 64, DTYPES[dtype]
+    launches = config(V, torch_dtype, arch)
+    scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[triton_path.OPERANDS[torch_dtype][1]]
     inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b"), dtype)
     pointers = inputs | {"state": state, "conv_state": dtype, "w": scratch, "u": scratch}
 
-    for one_token in (False, True):
-        constants = dict(
-            W=W,
-            WP=next_power_of_two(W - 1),
-            BT=next_power_of_two(W - 1) if one_token else C,
-            BD=launches.conv.tile,
-            HAS_BIAS=False,
-            SILU=True,
-            ONE_TOKEN_ROWS=one_token,
-        )
-        yield _variant(
-            "conv, one token" if one_token else "conv",
-            conv.causal_conv1d_kernel,
-            pointers,
-            constants,
-            launches.conv,
-        )
-    yield _variant(
-        "prepare",
-        chunked.prepare_kernel,
-        pointers,
-        dict(BV=launches.prepare.tile, **products),
-        launches.prepare,
-    )
-    yield _variant(
-        "scan", chunked.scan_kernel, pointers, dict(BV=launches.scan.tile, **products), launches.scan
-    )
-    yield _variant(
-        "recurrent",
-        recurrent.recurrent_kernel,
-        pointers,
-        dict(BV=launches.recurrent.tile, **heads),
-        launches.recurrent,
-    )
-    yield _variant("gates", gates.gates_kernel, pointers, dict(BT=16, BH=next_power_of_two(HV)), None)
-
-
-def _variant(name, kernel, pointers, constants, launch) -> Variant:
-    warps, stages = (launch.num_warps, launch.num_stages) if launch else (2, 1)
-    return Variant(name, kernel, pointers, constants, warps, stages)
+    chunk = triton_path.chunk_constants(K, V, C, torch_dtype, True)
+    token = triton_path.recurrent_constants(K, V, True)
+    convolution = [
+        triton_path.conv_constants(launches.conv.tile, W, C, one_token, False, True)
+        for one_token in (False, True)
+    ]
+    for name, kernel, launch, constants in (
+        ("conv", conv.causal_conv1d_kernel, launches.conv, convolution[0]),
+        ("conv, one token", conv.causal_conv1d_kernel, launches.conv, convolution[1]),
+        ("prepare", chunked.prepare_kernel, launches.prepare, dict(BV=launches.prepare.tile, **chunk)),
+        ("scan", chunked.scan_kernel, launches.scan, dict(BV=launches.scan.tile, **chunk)),
+        (
+            "recurrent",
+            recurrent.recurrent_kernel,
+            launches.recurrent,
+            dict(BV=launches.recurrent.tile, **token),
+        ),
+        ("gates", gates.gates_kernel, launches.gates, dict(BT=launches.gates.tile, BH=next_power_of_two(HV))),
+    ):
+        yield Variant(name, kernel, pointers, constants, launch)
 
 
 FP32_POINTERS = ("g", "beta", "A_log", "dt_bias")
@@ -137,7 +113,7 @@ def build(variant: Variant, arch: str) -> dict[str, Any]:
     compiled = triton.compile(
         source,
         target=GPUTarget("cuda", int(arch.removeprefix("sm_")), 32),
-        options={"num_warps": variant.num_warps, "num_stages": variant.num_stages},
+        options=variant.launch.options,
     )
     if not compiled.asm.get("cubin"):
         raise RuntimeError(f"{variant.name}: no machine code for {arch}; see the compiler's output above")

@@ -17,9 +17,14 @@ import torch
 class Launch:
     """Tile and launch parameters of one kernel."""
 
-    tile: int  # channels, or columns of V
+    tile: int  # channels, columns of V, or tokens
     num_warps: int
     num_stages: int
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What Triton takes beside a kernel's own arguments."""
+        return dict(num_warps=self.num_warps, num_stages=self.num_stages)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,11 @@ class Config:
     prepare: Launch
     scan: Launch
     recurrent: Launch
+    gates: Launch
+
+
+GATES = Launch(16, 2, 1)
+"""The gates are elementwise: one configuration serves every shape."""
 
 
 def next_power_of_two(x: int) -> int:
@@ -47,8 +57,8 @@ def architecture(device: torch.device) -> str:
 
 
 @lru_cache
-def config(K: int, V: int, C: int, dtype: torch.dtype, arch: str) -> Config:
-    """The configuration of one shape class.
+def config(V: int, dtype: torch.dtype, arch: str) -> Config:
+    """The configuration of one shape class: heads of V columns, inputs of this dtype.
 
     The interpreter pays for each operation and nothing for width, so its tiles are as wide as the heads. On a
     GPU, narrow tiles of V give few heads enough programs; fp32 operands take twice the registers, so half the width.
@@ -56,7 +66,7 @@ def config(K: int, V: int, C: int, dtype: torch.dtype, arch: str) -> Config:
     BV = next_power_of_two(max(V, 16))
     if arch == "interpreter":
         whole = Launch(BV, 4, 1)
-        return Config(Launch(next_power_of_two(2 * K + V), 4, 1), whole, whole, whole)
+        return Config(conv=Launch(1 << 16, 4, 1), prepare=whole, scan=whole, recurrent=whole, gates=GATES)
     wide = dtype != torch.bfloat16
     return Config(
         conv=Launch(128, 8, 1),
@@ -65,4 +75,5 @@ def config(K: int, V: int, C: int, dtype: torch.dtype, arch: str) -> Config:
         prepare=Launch(64, 8 if wide else 4, 1),
         scan=Launch(min(BV, 16 if wide else 32), 4, 1 if wide else 2),
         recurrent=Launch(min(BV, 8 if wide else 16), 1, 1),
+        gates=GATES,
     )

@@ -1,8 +1,10 @@
 """The same contract in plain PyTorch: the CPU user's path, and the plugin's default on CPU.
 
-Each row is walked chunk by chunk in fp32, the triangular inverse in fp64. Every chunk is padded to one fixed tile: a product of 1
-row and one of 64 rows differ in their last bits, while a row's bits must not depend on how a step was cut at free
-cuts. It reads the metadata on the host, so it is for CPU tensors. Imports torch only.
+Each row is walked chunk by chunk in fp32, the triangular inverse in fp64. Every chunk is padded to one fixed tile: a
+product of 1 row and one of 64 rows differ in their last bits. The numerics contract compares equal chunks only, so it
+would hold without; with it, a chunk's bits do not follow how the matrix library treats each length.
+
+It reads the metadata on the host, so it is for CPU tensors. Imports torch only.
 Exercise it with ``pytest tests/impl``.
 """
 

@@ -6,6 +6,8 @@ Imports torch and triton. Exercise it with ``pytest tests/impl``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -30,6 +32,38 @@ MAX_K = 128
 """Widest head of q and k. With 256, Triton 3.6 left wrong states on sm_90 where q and k are not normalised."""
 
 
+def conv_constants(tile: int, W: int, C: int, one_token: bool, has_bias: bool, silu: bool) -> dict[str, Any]:
+    """Compile-time arguments of the convolution's kernel."""
+    return dict(
+        W=W,
+        WP=next_power_of_two(W - 1),
+        BT=next_power_of_two(W - 1 if one_token else max(C, W - 1)),
+        BD=tile,
+        HAS_BIAS=has_bias,
+        SILU=silu,
+        ONE_TOKEN_ROWS=one_token,
+    )
+
+
+def recurrent_constants(K: int, V: int, l2norm: bool) -> dict[str, Any]:
+    """Compile-time arguments of the recurrent kernel, but for its tile."""
+    return dict(K=K, V=V, BK=next_power_of_two(K), L2NORM=l2norm)
+
+
+def chunk_constants(K: int, V: int, C: int, dtype: torch.dtype, l2norm: bool) -> dict[str, Any]:
+    """Compile-time arguments that both chunk kernels take, but for their tiles."""
+    operand, _, precision = OPERANDS[dtype]
+    return dict(
+        K=K,
+        V=V,
+        BK=next_power_of_two(max(K, 16)),
+        BT=next_power_of_two(max(C, 16)),
+        OPERAND=operand,
+        PRECISION=precision,
+        L2NORM=l2norm,
+    )
+
+
 def causal_conv1d(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -47,7 +81,7 @@ def causal_conv1d(
     programs = meta.num_rows if one_token else meta.chunk_row.shape[0]
     if programs == 0 or T == 0:
         return y
-    launch = _config(D, D, meta, x).conv
+    launch = config(D, x.dtype, architecture(x.device)).conv
     tile = min(launch.tile, next_power_of_two(D))
     causal_conv1d_kernel[(programs, triton.cdiv(D, tile))](
         x,
@@ -69,15 +103,8 @@ def causal_conv1d(
         y.stride(0),
         *conv_state.stride(),
         meta.block_table.stride(0),
-        W=W,
-        WP=next_power_of_two(W - 1),
-        BT=next_power_of_two(W - 1 if one_token else max(meta.chunk_size, W - 1)),
-        BD=tile,
-        HAS_BIAS=bias is not None,
-        SILU=activation == "silu",
-        ONE_TOKEN_ROWS=one_token,
-        num_warps=launch.num_warps,
-        num_stages=launch.num_stages,
+        **conv_constants(tile, W, meta.chunk_size, one_token, bias is not None, activation == "silu"),
+        **launch.options,
     )
     return y
 
@@ -90,8 +117,8 @@ def gdn_gates(
     g = torch.empty(T, HV, dtype=torch.float32, device=a.device)
     beta = torch.empty_like(g)
     if T:
-        BT = 16
-        gates_kernel[(triton.cdiv(T, BT),)](
+        launch = config(HV, a.dtype, architecture(a.device)).gates
+        gates_kernel[(triton.cdiv(T, launch.tile),)](
             a,
             b,
             A_log,
@@ -102,9 +129,9 @@ def gdn_gates(
             a.stride(0),
             b.stride(0),
             HV=HV,
-            BT=BT,
+            BT=launch.tile,
             BH=next_power_of_two(HV),
-            num_warps=2,
+            **launch.options,
         )
     return g, beta
 
@@ -131,7 +158,7 @@ def gated_delta_rule(
     if T == 0 or meta.num_rows == 0:
         return o
     g, beta = g.contiguous(), beta.contiguous()
-    launches = _config(q.shape[2], V, meta, q)
+    launches = config(V, q.dtype, architecture(q.device))
     _recurrent(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches)
     if not meta.only_one_token_rows:
         _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches)
@@ -148,8 +175,7 @@ def _recurrent(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launc
         meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.write_slot,
         scale,
         q.stride(0), k.stride(0), v.stride(0), o.stride(0), *ssm_state.stride()[:3], H, HV,
-        K=K, V=V, BK=next_power_of_two(K), BV=launch.tile,
-        L2NORM=use_qk_l2norm, num_warps=launch.num_warps, num_stages=launch.num_stages,
+        BV=launch.tile, **recurrent_constants(K, V, use_qk_l2norm), **launch.options,
     )  # fmt: skip
 
 
@@ -157,27 +183,17 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
     """Every row of two or more tokens: all chunks at once, then each row's chunks in order."""
     H, K = q.shape[1:]
     T, HV, V = v.shape
-    operand, scratch, precision = OPERANDS[q.dtype]
-    BK = next_power_of_two(max(K, 16))
+    scratch = OPERANDS[q.dtype][1]
     w = torch.empty(T, HV, K, dtype=scratch, device=q.device)
     u = torch.empty(T, HV, V, dtype=scratch, device=q.device)
-    shape = dict(
-        K=K,
-        V=V,
-        BK=BK,
-        BT=next_power_of_two(max(meta.chunk_size, 16)),
-        OPERAND=operand,
-        PRECISION=precision,
-        L2NORM=use_qk_l2norm,
-    )
+    shape = chunk_constants(K, V, meta.chunk_size, q.dtype, use_qk_l2norm)
     launch = launches.prepare
     prepare_kernel[(meta.chunk_row.shape[0], HV)](
         k, v, g, beta, w, u,
         meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
         meta.block_size, meta.chunk_size,
         k.stride(0), v.stride(0), H, HV,
-        BV=launch.tile, **shape,
-        num_warps=launch.num_warps, num_stages=launch.num_stages,
+        BV=launch.tile, **shape, **launch.options,
     )  # fmt: skip
     launch = launches.scan
     scan_kernel[(triton.cdiv(V, launch.tile), HV, meta.num_rows)](
@@ -185,9 +201,5 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
         meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.block_table,
         scale, meta.block_table.shape[1], meta.block_size, meta.chunk_size,
         q.stride(0), k.stride(0), o.stride(0), *ssm_state.stride()[:3], meta.block_table.stride(0), H, HV,
-        BV=launch.tile, **shape, num_warps=launch.num_warps, num_stages=launch.num_stages,
+        BV=launch.tile, **shape, **launch.options,
     )  # fmt: skip
-
-
-def _config(K: int, V: int, meta: BlockIndexMetadata, x: torch.Tensor) -> Config:
-    return config(K, V, meta.chunk_size, x.dtype, architecture(x.device))

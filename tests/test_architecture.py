@@ -3,6 +3,7 @@ only ``impl/vllm`` and ``fuzz/targets`` name vLLM. Imports inside functions coun
 """
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,27 @@ def test_the_rule_can_fail():
     assert offences("impl/x.py", "def f():\n    import gdn_apc.fuzz.case") == ["gdn_apc.fuzz.case"]
     assert offences("fuzz/x.py", "import vllm") == ["vllm"]
     assert offences("fuzz/targets/x.py", "import vllm") == []
+
+
+def commands(docstring: str) -> set[str]:
+    """The files and folders that a docstring tells pytest to run."""
+    return set(re.findall(r"pytest [^`\n]*?((?:tests|fuzz)/[\w/]+(?:\.py)?)", docstring))
+
+
+@pytest.mark.parametrize(("path", "file"), sources(), ids=[name for name, _ in sources()])
+def test_a_module_names_tests_that_exist(path, file):
+    """The command that exercises a module can be typed as it stands."""
+    assert [
+        c for c in commands(ast.get_docstring(ast.parse(file.read_text())) or "") if not (ROOT / c).exists()
+    ] == []
+
+
+def test_the_commands_are_found():
+    """The search sees a file, a folder, and options before them."""
+    assert commands("Run ``pytest -m x tests/a/test_b.py`` or ``pytest fuzz/c``.") == {
+        "tests/a/test_b.py",
+        "fuzz/c",
+    }
 
 
 def test_every_module_says_what_it_is_for():

@@ -4,7 +4,7 @@ Stock, ``tl.dot`` of two bf16 tiles is off by 1e10, ``a + b`` adds bit patterns,
 Here ``tl.bfloat16`` maps to ``ml_dtypes.bfloat16``, a numpy dtype whose arithmetic rounds each result to
 nearest even, as hardware does; loads, stores, casts, constants and products then follow.
 
-Imports triton, numpy and ml_dtypes. Exercise it with ``pytest tests/fuzz/test_interpreter_bf16.py``.
+Imports triton, numpy and ml_dtypes. Exercise it with ``pytest tests/fuzz/test_interpreter_mends.py``.
 """
 
 from __future__ import annotations

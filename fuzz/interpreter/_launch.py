@@ -9,7 +9,7 @@
 | every launch copies arguments to the host and back, and inspects signatures again | CPU tensors are used in place |
 | an error becomes ``InterpreterError(repr(e))`` | the error itself, with the kernel and program as a note |
 
-Imports triton, numpy and torch. Exercise it with ``pytest tests/fuzz/test_interpreter_launch.py``.
+Imports triton, numpy and torch. Exercise it with ``pytest tests/fuzz/test_interpreter_mends.py``.
 """
 
 from __future__ import annotations

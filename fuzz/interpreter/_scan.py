@@ -4,7 +4,7 @@ Stock, ``tl.associative_scan`` and ``tl.reduce`` call the combining function onc
 elements take a second. The function is elementwise, so it combines slices as well: one call for each position
 along the axis, in the same order, with the same results. Negative axes count from the end.
 
-Imports triton and numpy. Exercise it with ``pytest tests/fuzz/test_interpreter_scan.py``.
+Imports triton and numpy. Exercise it with ``pytest tests/fuzz/test_interpreter_mends.py``.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ step; ``prepare`` runs all of them at once, ``scan`` walks a row's chunks with S
 Only differences G_i - G_j ≤ 0 are exponentiated, so nothing overflows at any gate. T comes from block inversion,
 doubling the block size, never from powers of A, which overflow for repeated keys.
 
-Imports triton only. Exercise it with ``pytest tests/impl/test_delta.py``.
+Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 """
 
 import triton

@@ -15,7 +15,7 @@ A program owns one chunk and one tile of channels. Whatever needs the old window
 tokens, and every window that reaches back before n) belongs to the program of chunk 0, together with the write
 of the first column: that slot may be the one that is read, and no other program may touch it.
 
-Imports triton only. Exercise it with ``pytest tests/impl/test_conv.py``.
+Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 """
 
 import triton

@@ -3,7 +3,7 @@
     g = -exp(A_log) · softplus(a + dt_bias)        softplus(x) = x above 20, as vLLM's fused gating
     beta = sigmoid(b)
 
-Imports triton only. Exercise it with ``pytest tests/impl/test_gates.py``.
+Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 """
 
 import triton

@@ -8,7 +8,7 @@ It reads the slot of the last computed column and writes the slot of the last sc
 are equal. Whether a row has a state is read from the device, never from its length, so a captured graph serves
 fresh one-token prompts too. Padding rows (m = 0) and rows of more tokens leave at once.
 
-Imports triton only. Exercise it with ``pytest tests/impl/test_delta.py``.
+Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 """
 
 import triton

@@ -81,3 +81,34 @@ def assert_close(expected: torch.Tensor, actual: torch.Tensor, tol: torch.Tensor
     found = oracle.check(expected, actual.cpu(), tol, **place)
     assert found.ok, found.message
     return found.ratio
+
+
+def assert_delta_rows(
+    rows: Rows,
+    inputs: list[torch.Tensor],
+    o: torch.Tensor,
+    before: torch.Tensor,
+    state: torch.Tensor,
+    dtypes: tuple[str, str],
+) -> set[int]:
+    """Every row's outputs and written states are the oracle's, from the bits that the row read; returns the slots written."""
+    written = set()
+    for i, part, n, _, read, columns in rows.live():
+        want = oracle.delta_step(
+            *(t[part].cpu() for t in inputs),
+            n=n,
+            block_size=rows.B,
+            chunk_size=rows.C,
+            state=None if read is None else before[read].cpu(),
+            dtypes=dtypes,
+            use_qk_l2norm=True,
+        )
+        assert_close(
+            want.o, o[part], want.o_tol, what="o", axes=("position", "head", "row"), first=n, request=i
+        )
+        assert columns.keys() == want.writes.keys()
+        for column, slot in columns.items():
+            tol = want.state_tol[column]
+            assert_close(want.writes[column].state, state[slot], tol, what="state", request=i, column=column)
+        written |= set(columns.values())
+    return written

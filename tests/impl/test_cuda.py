@@ -6,10 +6,8 @@ pytest -m gpu tests/impl
 import pytest
 import torch
 
-from gdn_apc import oracle
 from gdn_apc.impl import causal_conv1d, gated_delta_rule, gdn_core
-from gdn_apc.impl.configs import config
-from tests.impl.batches import DEVICE, DTYPES, Rows, assert_close, pool
+from tests.impl.batches import DEVICE, DTYPES, Rows, assert_delta_rows, pool
 from tests.impl.test_kernels import MIXED, delta_inputs
 
 pytestmark = [
@@ -127,26 +125,10 @@ def test_slots_beyond_two_billion_elements():
     rows.table = torch.tensor([[far, 0], [far + 1, far + 2]], dtype=torch.int32)
     gen = torch.Generator().manual_seed(0)
     state[far:] = torch.randn(4, HV_, V, K, generator=gen).to(DEVICE)
-    before = state[far:].clone()
+    before = {slot: state[slot].clone() for slot in range(far, far + 4)}
     inputs = delta_inputs(rows, H, HV_, K, V, torch.bfloat16, gen)
     o = gated_delta_rule(*inputs, state, rows.metadata(), use_qk_l2norm=True)
-    for i, part, n, _, read, columns in rows.live():
-        want = oracle.delta_step(
-            *(t[part].cpu() for t in inputs),
-            n=n,
-            block_size=64,
-            chunk_size=64,
-            state=before[read - far].cpu(),
-            dtypes=("bf16", "fp32"),
-            use_qk_l2norm=True,
-        )
-        assert_close(
-            want.o, o[part], want.o_tol, what="o", axes=("position", "head", "row"), first=n, request=i
-        )
-        for column, slot in columns.items():
-            assert_close(
-                want.writes[column].state, state[slot], want.state_tol[column], what="state", request=i
-            )
+    assert_delta_rows(rows, inputs, o, before, state, ("bf16", "fp32"))
     assert state[:far].abs().max() == 0
 
 
@@ -179,28 +161,7 @@ def test_every_head_size(K, V, dtype):
     before = state.clone()
     inputs = delta_inputs(rows, 2, 4, K, V, DTYPES[dtype], gen, gates=0.1)
     o = gated_delta_rule(*inputs, state, rows.metadata(), use_qk_l2norm=True)
-    for i, part, n, _, read, columns in rows.live():
-        want = oracle.delta_step(
-            *(t[part].cpu() for t in inputs),
-            n=n,
-            block_size=100,
-            chunk_size=64,
-            state=None if read is None else before[read].cpu(),
-            dtypes=(dtype, "fp32"),
-            use_qk_l2norm=True,
-        )
-        assert_close(
-            want.o, o[part], want.o_tol, what="o", axes=("position", "head", "row"), first=n, request=i
-        )
-        for column, slot in columns.items():
-            assert_close(
-                want.writes[column].state, state[slot], want.state_tol[column], what="state", request=i
-            )
-
-
-def test_one_configuration_a_shape_class():
-    """The configuration does not see batch or length: it is a function of the shape class alone."""
-    assert config(128, 128, 64, torch.bfloat16, "sm_90") is config(128, 128, 64, torch.bfloat16, "sm_90")
+    assert_delta_rows(rows, inputs, o, before, state, (dtype, "fp32"))
 
 
 def test_windows_of_a_long_prompt():

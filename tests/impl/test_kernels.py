@@ -5,7 +5,7 @@ import torch
 
 from gdn_apc import oracle
 from gdn_apc.impl import causal_conv1d, gated_delta_rule, gdn_core, gdn_gates
-from tests.impl.batches import DEVICE, DTYPES, Rows, assert_close, pool
+from tests.impl.batches import DEVICE, DTYPES, Rows, assert_close, assert_delta_rows, pool
 
 BACKENDS = ["triton", "torch"]
 # A fresh prompt, a resumed token, a chunk clipped at both ends, a fresh token, padding, two tokens after a hit, …
@@ -43,31 +43,7 @@ def test_delta_rule(backend, B, C, dtypes):
 
     o = gated_delta_rule(*inputs, state, rows.metadata(), use_qk_l2norm=True, backend=backend)
 
-    written = set()
-    for i, part, n, _, read, columns in rows.live():
-        want = oracle.delta_step(
-            *(t[part].cpu() for t in inputs),
-            n=n,
-            block_size=B,
-            chunk_size=C,
-            state=None if read is None else before[read].cpu(),
-            dtypes=dtypes,
-            use_qk_l2norm=True,
-        )
-        assert_close(
-            want.o, o[part], want.o_tol, what="o", axes=("position", "head", "row"), first=n, request=i
-        )
-        assert columns.keys() == want.writes.keys()
-        for column, slot in columns.items():
-            assert_close(
-                want.writes[column].state,
-                state[slot],
-                want.state_tol[column],
-                what="state",
-                request=i,
-                column=column,
-            )
-        written |= set(columns.values())
+    written = assert_delta_rows(rows, inputs, o, before, state, dtypes)
     untouched = [s for s in range(rows.num_slots) if s not in written]
     assert torch.equal(state[untouched].nan_to_num(7), before[untouched].nan_to_num(7))
 

@@ -1,0 +1,33 @@
+"""Kernel configurations are static, and keep clear of what the compiler gets wrong."""
+
+import inspect
+
+import pytest
+import torch
+
+from gdn_apc.impl.configs import config, next_power_of_two
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def test_a_configuration_cannot_see_the_batch():
+    """Only the shape class goes in: no batch, no length, no pool (DESIGN.md, section 4.1)."""
+    assert list(inspect.signature(config).parameters) == ["V", "dtype", "arch"]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("V", [1, 16, 32, 64, 80, 128, 256])
+def test_tiles_on_a_gpu(V, dtype, arch):
+    """Powers of two, none wider than the heads need, and never the narrow tile that was miscompiled in ``prepare``."""
+    found = config(V, dtype, arch)
+    assert found.prepare.tile >= 64
+    for launch in (found.scan, found.recurrent):
+        assert launch.tile == next_power_of_two(launch.tile) <= next_power_of_two(max(V, 16))
+
+
+@pytest.mark.parametrize("V", [1, 16, 24, 256])
+def test_the_interpreter_takes_whole_heads(V):
+    """There, an operation costs the same at any width."""
+    found = config(V, torch.float32, "interpreter")
+    assert found.prepare.tile == found.scan.tile == found.recurrent.tile >= V
