@@ -103,6 +103,7 @@ def gated_delta_rule(
     scale: float | None = None,
     use_qk_l2norm: bool = False,
     backend: str | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The gated delta rule of a batch; writes the state of every boundary into its slot.
 
@@ -112,6 +113,7 @@ def gated_delta_rule(
         ssm_state: [num_slots, HV, V, K] fp32, bf16 or fp16, changed in place; the last dimension contiguous.
         scale: of the outputs; None means K ** -0.5, 0.0 means zero.
         use_qk_l2norm: normalise q and k per head, ``x · rsqrt(Σx² + 1e-6)`` in fp32.
+        out: where o goes, [T, HV, V] in v's dtype, heads contiguous; a new tensor if None.
 
     Returns:
         o: [T, HV, V] in v's dtype. Rows of padding tokens are not written.
@@ -132,6 +134,11 @@ def gated_delta_rule(
     check_tensor("g", g, (T, HV), q.device, (torch.float32,))
     check_tensor("beta", beta, (T, HV), q.device, (torch.float32,))
     check_tensor("ssm_state", ssm_state, (None, HV, V, K), q.device, INPUT_DTYPES)
+    if out is None:
+        out = torch.empty(T, HV, V, dtype=v.dtype, device=v.device)
+    check_tensor("out", out, (T, HV, V), q.device, (v.dtype,))
+    if HV > 1 and out.stride(1) != V:
+        raise ValueError(f"out: strides {out.stride()}, expected heads side by side; pass a contiguous tensor")
     if meta.chunk_size > MAX_CHUNK_SIZE:
         raise ValueError(
             f"chunk_size: {meta.chunk_size}, expected at most {MAX_CHUNK_SIZE}; build the metadata with 64"
@@ -139,10 +146,10 @@ def gated_delta_rule(
     _check_tokens("q", T, meta)
     scale = K**-0.5 if scale is None else float(scale)
     if _backend(backend, q) == "torch":
-        return torch_path.gated_delta_rule(q, k, v, g, beta, ssm_state, meta, scale, use_qk_l2norm)
+        return torch_path.gated_delta_rule(q, k, v, g, beta, ssm_state, meta, scale, use_qk_l2norm, out)
     from gdn_apc.impl import triton_path
 
-    return triton_path.gated_delta_rule(q, k, v, g, beta, ssm_state, meta, scale, use_qk_l2norm)
+    return triton_path.gated_delta_rule(q, k, v, g, beta, ssm_state, meta, scale, use_qk_l2norm, out)
 
 
 def gdn_core(
@@ -163,6 +170,7 @@ def gdn_core(
     use_qk_l2norm: bool = True,
     activation: str | None = "silu",
     backend: str | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """A GDN layer between its projections: convolution, SiLU, gates, L2 norm, gated delta rule.
 
@@ -171,7 +179,7 @@ def gdn_core(
         a, b: [T, HV]; the other arguments as in the functions above; both states change in place.
 
     Returns:
-        o: [T, HV, V] in x's dtype.
+        o: [T, HV, V] in x's dtype, ``out`` if it is given. Rows of padding tokens are not written.
 
     Raises:
         TypeError, ValueError: an argument that does not fit; the message names it.
@@ -192,7 +200,7 @@ def gdn_core(
         for part, heads, width in zip(y.split((H * K, H * K, HV * V), dim=1), (H, H, HV), (K, K, V))
     )
     return gated_delta_rule(
-        q, k, v, g, beta, ssm_state, meta, scale=scale, use_qk_l2norm=use_qk_l2norm, backend=backend
+        q, k, v, g, beta, ssm_state, meta, scale=scale, use_qk_l2norm=use_qk_l2norm, backend=backend, out=out
     )
 
 

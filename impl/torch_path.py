@@ -93,11 +93,11 @@ def gated_delta_rule(
     meta: BlockIndexMetadata,
     scale: float,
     use_qk_l2norm: bool,
+    o: torch.Tensor,
 ) -> torch.Tensor:
     """See ``impl.ops.gated_delta_rule``."""
     HV = v.shape[1]
     group = HV // q.shape[1]
-    o = torch.empty(v.shape, dtype=v.dtype)
     for _, q0, n, m, read, table in _live_rows(meta):
         S = ssm_state[read].float() if read > 0 else torch.zeros(ssm_state.shape[1:])
         query, key = (_heads(t[q0 : q0 + m], group, use_qk_l2norm) for t in (q, k))

@@ -146,6 +146,7 @@ def gated_delta_rule(
     meta: BlockIndexMetadata,
     scale: float,
     use_qk_l2norm: bool,
+    o: torch.Tensor,
 ) -> torch.Tensor:
     """See ``impl.ops.gated_delta_rule``."""
     check_page_alignment("ssm_state", ssm_state)
@@ -154,7 +155,6 @@ def gated_delta_rule(
             f"q: heads of {q.shape[2]}, the Triton kernels take at most {MAX_K}; pass backend='torch' on a CPU"
         )
     T, HV, V = v.shape
-    o = torch.empty(T, HV, V, dtype=v.dtype, device=v.device)
     if T == 0 or meta.num_rows == 0:
         return o
     g, beta = g.contiguous(), beta.contiguous()

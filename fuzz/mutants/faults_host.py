@@ -29,8 +29,8 @@ LAUNCHES = (
     plant(
         "output_in_fp32",
         LAUNCH,
-        "o = torch.empty(T, HV, V, dtype=v.dtype",
-        "o = torch.empty(T, HV, V, dtype=torch.float32",
+        "    return o\n\n\ndef _recurrent",
+        "    return o.float()\n\n\ndef _recurrent",
         "dtype",
         "The output has the dtype of the accumulator, not of the inputs.",
     ),

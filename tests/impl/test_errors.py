@@ -58,6 +58,8 @@ def conv(**change):
         (delta, {"k": torch.zeros(T, H, K + 1)}, ValueError, r"k: expected shape \[3, 1, 16\], got \[3, 1, 17\]"),
         (delta, {"v": torch.zeros(T, 3, V), "q": torch.zeros(T, 2, K), "k": torch.zeros(T, 2, K)}, ValueError, "v: 3 heads, expected a multiple of q's 2"),
         (delta, {"v": torch.zeros(T, V, HV).transpose(1, 2)}, ValueError, "v: strides .*, expected a last dimension of stride 1"),
+        (delta, {"out": torch.zeros(T, HV, V).half()}, TypeError, "out: expected one of float32, got torch.float16"),
+        (delta, {"out": torch.zeros(T, 2 * HV, V)[:, ::2]}, ValueError, "out: strides .*, expected heads side by side; pass a contiguous"),
         (delta, {"q": torch.zeros(H, T, 2 * K)[:, :, :K].transpose(0, 1)}, None, ""),
         (delta, {"v": torch.zeros(T, HV, 2 * V)[:, :, :V]}, ValueError, "v: strides .*, expected heads side by side"),
         (delta, {"g": torch.zeros(T, HV).half()}, TypeError, "g: expected one of float32, got torch.float16"),

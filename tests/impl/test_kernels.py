@@ -113,6 +113,33 @@ def test_gates(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_out(backend):
+    """Outputs go where they are wanted, the same bits; rows of padding tokens there keep what they held."""
+    H, HV, K, V, W = 2, 4, 16, 24, 4
+    D = 2 * H * K + HV * V
+    for steps in (MIXED, [(n, 1) for n, _ in MIXED]):
+        gen = torch.Generator().manual_seed(3)
+        rows = Rows(steps, 5, 4)
+        T, meta = rows.num_tokens, rows.metadata()
+        x, a, b = (torch.randn(T + 3, w, generator=gen).bfloat16().to(DEVICE) for w in (D, HV, HV))
+        weight = (torch.randn(D, W, generator=gen) / 2).bfloat16().to(DEVICE)
+        gate = torch.zeros(HV, device=DEVICE)
+
+        def run(x, a, b, out=None):
+            pages = (
+                pool((rows.num_slots, W - 1, D), torch.bfloat16, torch.Generator().manual_seed(4)),  # noqa: B023
+                pool((rows.num_slots, HV, V, K), torch.float32, torch.Generator().manual_seed(5)),  # noqa: B023
+            )
+            arguments = (x, a, b, weight, None, gate, gate, *pages, meta)  # noqa: B023
+            return gdn_core(*arguments, num_k_heads=H, head_k_dim=K, backend=backend, out=out)
+
+        plain = run(x[:T], a[:T], b[:T])
+        out = torch.full((T + 3, HV, V), 7.0, dtype=x.dtype, device=DEVICE)
+        assert run(x, a, b, out) is out
+        assert torch.equal(out[:T], plain) and (out[T:] == 7).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_core(backend):
     """The whole core, value heads grouped, K ≠ V."""
     B, C, H, HV, K, V, W = 5, 4, 2, 4, 16, 24, 4
