@@ -74,6 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument(
         "--target", "--gdn-target", metavar="NAME", help="default: the one that it was found with"
     )
+    replay.add_argument(
+        "--times", type=int, default=1, metavar="N", help="so often; runs that differ in a bit count as failing"
+    )
     replay.set_defaults(run=_replay)
 
     doctor = commands.add_parser("doctor", help="versions, devices, and which targets can run here")
@@ -85,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _replay(given: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "gdn_apc.fuzz.replay", given.case]
-    status = _watch(command + ([given.target] if given.target else []))
+    status = _watch([*command, given.target or "", str(max(1, given.times))])
     if status >= 0:
         return status
     number = signal.Signals(-status)

@@ -1,13 +1,17 @@
 """``gdn-apc replay``: one case again, and how it differs from when it was found."""
 
+import dataclasses
+import re
 import runpy
 
 import gdn_toys
 import pytest
 
 from gdn_apc.fuzz import ledger, properties, replay, targets
+from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.properties.base import Checked
 from gdn_apc.fuzz.runs import RunFolder, environment
+from gdn_apc.fuzz.targets.reference import ReferenceTarget
 
 TOY = {"target": "gdn_toys:TARGET"}
 
@@ -36,11 +40,76 @@ def test_a_failing_case_fails_again(saved, capsys):
 
 
 def test_a_case_that_holds_says_what_was_seen(saved, capsys, monkeypatch):
-    toy = gdn_toys.toy("holds", check=lambda target, case: Checked(5, digest="c0ffee"))
+    toy = gdn_toys.toy("holds", check=lambda target, case: Checked(5))
     monkeypatch.setattr(properties, "load_all", lambda: {"holds": toy})
 
     assert replay.replay_file(saved("holds")) == 0
-    assert "HOLDS: 5 comparisons\n  digest of the observations: c0ffee" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "HOLDS: 5 comparisons\n" in said and "digest" not in said  # the toy was asked nothing
+
+
+def kernel_case(path, target, **provenance):
+    """A real case of ``values`` on a target, in a file."""
+    case = Case.from_json(KERNEL_CASE)
+    path.write_text(case.to_json(target=target, **provenance))
+    return path
+
+
+KERNEL_CASE = dataclasses.replace(gdn_toys.case_of("values", 5, 3), note="five tokens").to_json()
+
+
+def digest_in(text):
+    return re.search(r"digest of \d+ answers: ([0-9a-f]{12})", text).group(1)
+
+
+def test_the_digest_is_of_every_bit_of_the_target(tmp_path, capsys, monkeypatch):
+    """Equal for two runs, the same whether the case holds or fails, and another one where one bit differs."""
+    monkeypatch.undo()
+    reference, planted = "gdn_apc.fuzz.targets.reference:ReferenceTarget", "gdn_apc.fuzz.targets.planted"
+    monkeypatch.setattr(targets, "prepare_triton", lambda name: None)
+    path = kernel_case(tmp_path / "case.json", reference)
+    said = []
+    for target in (reference, reference, f"{planted}:CarriesUnrounded", f"{planted}:Transposes"):
+        status = replay.replay_file(path, target)
+        said.append((status, digest_in(capsys.readouterr().out)))
+
+    assert [status for status, _ in said] == [0, 0, 0, 1]
+    assert len({digest for _, digest in said[:3]}) == 1 and said[3][1] != said[0][1]
+
+    path = kernel_case(path, reference, digest=said[0][1])
+    replay.replay_file(path)
+    assert f"{said[0][1]}, the same bits as when it was found" in capsys.readouterr().out
+    path = kernel_case(path, reference, digest="0" * 12)
+    replay.replay_file(path)
+    assert f"{said[0][1]}; it was 000000000000 when it was found" in capsys.readouterr().out
+
+
+class Fickle(ReferenceTarget):
+    """Right every other time."""
+
+    calls = 0
+
+    def delta(self, layer, q, k, v, g, beta, ssm_state, batch):
+        Fickle.calls += 1
+        out = super().delta(layer, q, k, v, g, beta, ssm_state, batch)
+        return out + (Fickle.calls % 2 == 0)
+
+
+FICKLE = Fickle()
+
+
+def test_runs_that_differ_are_a_failure_with_both_digests(tmp_path, capsys, monkeypatch):
+    """A case that passes once and fails once is not dropped."""
+    monkeypatch.undo()
+    path = kernel_case(tmp_path / "case.json", f"{__name__}:FICKLE")
+    Fickle.calls = 0
+
+    assert replay.replay_file(path, times=3) == 1
+    said = capsys.readouterr().out
+    found = re.search(
+        r"not deterministic: 3 runs gave the digests (\w{12}) \(holds\) and (\w{12}) \(fails\)", said
+    )
+    assert found and found.group(1) != found.group(2) and "it failed 1 times" in said
 
 
 def test_the_target_can_be_another_one(saved, capsys):
