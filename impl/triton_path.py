@@ -154,7 +154,7 @@ def gated_delta_rule(
         raise ValueError(
             f"q: heads of {q.shape[2]}, the Triton kernels take at most {MAX_K}; pass backend='torch' on a CPU"
         )
-    T, HV, V = v.shape
+    T, _, V = v.shape
     if T == 0 or meta.num_rows == 0:
         return o
     g, beta = g.contiguous(), beta.contiguous()

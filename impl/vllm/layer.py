@@ -70,27 +70,20 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
 
         Args:
             mixed_qkv: [tokens, D] q, k, v after their projection; b, a: [tokens, HV] of this rank.
-            core_attn_out: [tokens, HV, V], zeros; rows of padding tokens stay zero, for later layers see them.
+            core_attn_out: [tokens, HV, V], zeros. No kernel writes rows of padding tokens, so they stay zero,
+                which later layers need.
         """
         if not self.gdn_apc:
             return super()._forward_core(mixed_qkv, b, a, core_attn_out)
         every_layer = get_forward_context().attn_metadata
-        if not isinstance(every_layer, dict):  # profiling: there are no pages yet
+        step = every_layer.get(self.prefix) if isinstance(every_layer, dict) else None
+        if step is None:  # profiling, or a step of padding alone: there is nothing to read or write
             return self._warmup_prefill_kernels(mixed_qkv, 0)
-        step = every_layer[self.prefix]
         assert isinstance(step, GdnApcMetadata) and step.blocks is not None
         T = step.num_actual_tokens
-        if T == 0:
-            return
-        windows, states = self.kv_cache
-        o = self._core(mixed_qkv[:T], a[:T], b[:T], windows, states, step.blocks)
-        if step.is_real is None:
-            core_attn_out[:T] = o
-        else:
-            out = core_attn_out[:T]
-            torch.where(step.is_real[:, None, None], o, out, out=out)
+        self._core(mixed_qkv[:T], a[:T], b[:T], *self.kv_cache, step.blocks, core_attn_out[:T])
 
-    def _core(self, x, a, b, windows, states, blocks) -> torch.Tensor:
+    def _core(self, x, a, b, windows, states, blocks, out=None) -> torch.Tensor:
         if is_conv_state_dim_first():
             windows = windows.transpose(1, 2)
         return gdn_core(
@@ -108,6 +101,7 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
             head_k_dim=self.head_k_dim,
             activation="silu",
             backend="triton" if x.is_cuda else "torch",
+            out=out,
         )
 
     def _conv_weight(self) -> torch.Tensor:

@@ -31,8 +31,6 @@ class GdnApcMetadata(GDNAttentionMetadata):
     """What ``GdnApcAttention`` needs of a step. The inherited counts are for vLLM's own checks only."""
 
     blocks: BlockIndexMetadata | None = None
-    is_real: torch.Tensor | None = None
-    """[num_actual_tokens] bool: False on padding tokens; None if there is no padding."""
 
 
 class GdnApcMetadataBuilder(AttentionMetadataBuilder[GdnApcMetadata]):
@@ -75,12 +73,7 @@ class GdnApcMetadataBuilder(AttentionMetadataBuilder[GdnApcMetadata]):
             max_query_len=m.max_query_len,
             num_tokens=m.num_actual_tokens,
         )
-        if self.staging.fits(blocks):
-            return _metadata(*self.staging.stage(blocks))
-        is_real = None
-        if int(m.query_start_loc_cpu[-1]) < m.num_actual_tokens:  # both on the host
-            is_real = torch.arange(m.num_actual_tokens, device=self.device) < m.query_start_loc[-1]
-        return _metadata(blocks, is_real)
+        return _metadata(self.staging.stage(blocks) if self.staging.fits(blocks) else blocks)
 
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> GdnApcMetadata:
         """Only batches of one-token rows are captured in full (``_cudagraph_support``)."""
@@ -115,7 +108,7 @@ class GdnApcBackend(AttentionBackend):
         return True
 
 
-def _metadata(blocks: BlockIndexMetadata, is_real: torch.Tensor | None) -> GdnApcMetadata:
+def _metadata(blocks: BlockIndexMetadata) -> GdnApcMetadata:
     decodes = blocks.num_rows if blocks.only_one_token_rows else 0
     return GdnApcMetadata(
         num_prefills=blocks.num_rows - decodes,
@@ -126,5 +119,4 @@ def _metadata(blocks: BlockIndexMetadata, is_real: torch.Tensor | None) -> GdnAp
         num_spec_decode_tokens=0,
         num_actual_tokens=blocks.num_tokens,
         blocks=blocks,
-        is_real=is_real,
     )

@@ -44,30 +44,28 @@ class Staging:
     """Buffers for up to ``max_rows`` one-token rows; each ``stage`` overwrites them, and returns views of them."""
 
     def __init__(self, max_rows: int, device: torch.device) -> None:
-        def buffer(size: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-            return torch.zeros(size, dtype=dtype, device=device)
+        def buffer(size: int) -> torch.Tensor:
+            return torch.zeros(size, dtype=torch.int32, device=device)
 
         self.max_rows = max_rows
         self.starts = buffer(max_rows + 1)
         self.n, self.m = buffer(max_rows), buffer(max_rows)
         self.read, self.write = buffer(max_rows), buffer(max_rows)
-        self.is_real = buffer(max_rows, torch.bool)
 
     def fits(self, blocks: BlockIndexMetadata) -> bool:
         """Whether this batch can be staged."""
         return blocks.only_one_token_rows and max(blocks.num_rows, blocks.num_tokens) <= self.max_rows
 
-    def stage(self, blocks: BlockIndexMetadata) -> tuple[BlockIndexMetadata, torch.Tensor]:
-        """The batch at fixed addresses, and [num_tokens] bool: False on padding tokens, also at a fixed address."""
-        rows, tokens = blocks.num_rows, blocks.num_tokens
-        starts, is_real = self.starts[: rows + 1], self.is_real[:tokens]
+    def stage(self, blocks: BlockIndexMetadata) -> BlockIndexMetadata:
+        """The batch at fixed addresses."""
+        rows = blocks.num_rows
+        starts = self.starts[: rows + 1]
         n, m, read, write = (t[:rows] for t in (self.n, self.m, self.read, self.write))
         starts.copy_(blocks.query_start_loc)
         n.copy_(blocks.num_computed_tokens)
         m.copy_(blocks.num_scheduled_tokens)
         read.copy_(blocks.read_slot)
         write.copy_(blocks.write_slot)
-        torch.lt(torch.arange(tokens, device=starts.device), starts[-1], out=is_real)
         staged = replace(
             blocks,
             query_start_loc=starts,
@@ -76,4 +74,4 @@ class Staging:
             read_slot=read,
             write_slot=write,
         )
-        return resolved(staged), is_real
+        return resolved(staged)

@@ -92,7 +92,7 @@ def test_indices_are_the_oracles(build):
     ):
         assert getattr(step.blocks, name).tolist() == expected[name], name
     assert step.blocks.chunk_offsets.tolist() == expected["chunk_offsets"]
-    assert step.blocks.block_table is m.block_table_tensor and step.is_real is None
+    assert step.blocks.block_table is m.block_table_tensor
     buffers = {t.data_ptr() for t in vars(made.staging).values() if isinstance(t, torch.Tensor)}
     used = {t.data_ptr() for t in vars(step.blocks).values() if isinstance(t, torch.Tensor)}
     assert not buffers & used
@@ -108,19 +108,18 @@ def test_decodes_are_staged(build):
         step = made.build(0, m)
     for name in ("query_start_loc", "num_computed_tokens", "read_slot", "write_slot", "block_table"):
         assert getattr(step.blocks, name).data_ptr() == getattr(captured.blocks, name).data_ptr(), name
-    assert step.is_real.data_ptr() == captured.is_real.data_ptr()
     assert step.blocks.read_slot.tolist() == [1, 0, 33, 0]
     assert step.blocks.write_slot.tolist() == [1, 17, 34, 0]
-    assert step.is_real.tolist() == [True, True, True, False]
+    assert step.blocks.num_scheduled_tokens.tolist() == [1, 1, 1, 0]
 
 
 def test_eager_needs_no_buffers(build):
-    """Without full graphs nothing is staged; padding tokens are still marked."""
+    """Without full graphs nothing is staged."""
     builder, common = build
     made = builder("NONE")
     assert made.staging.max_rows == 0
     step = made.build(0, common([(5, 1), (0, 1)], padded_rows=4, padded_tokens=4))
-    assert step.is_real.tolist() == [True, True, False, False]
+    assert step.blocks.num_scheduled_tokens.tolist() == [1, 1, 0, 0]
     assert step.blocks.block_size == B
 
 
