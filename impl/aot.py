@@ -71,6 +71,18 @@ def variants(
         yield Variant(name, kernel, pointers, constants, launch)
 
 
+def metadata_variants() -> Iterator[Variant]:
+    """The metadata kernels, which know no heads and no dtype, with all that they can write."""
+    from gdn_apc.impl import metadata_launch
+    from gdn_apc.impl.kernels import metadata
+
+    launch = Launch(metadata_launch.ROWS, **metadata_launch.OPTIONS)
+    pointers = dict.fromkeys(metadata.POINTERS, "i32") | dict.fromkeys(("has_initial_state", "is_real"), "i1")
+    everything = metadata_launch.constants(columns=True, fixed=True, chunks=True)
+    yield Variant("metadata", metadata.metadata_kernel, pointers, everything, launch)
+    yield Variant("slots", metadata.slots_kernel, pointers, dict(BR=metadata_launch.ROWS), launch)
+
+
 FP32_POINTERS = ("g", "beta", "A_log", "dt_bias")
 INT32_POINTERS = (
     "query_start_loc", "num_computed_tokens", "read_slots", "write_slots", "block_table", "chunk_offsets", "chunk_row",
@@ -136,7 +148,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.error("TRITON_INTERPRET=1 is set: the interpreter compiles nothing; unset it")
-    for variant in variants(args.arch, args.dtype, args.state, args.H, args.HV, args.K, args.V):
+    wanted = list(variants(args.arch, args.dtype, args.state, args.H, args.HV, args.K, args.V))
+    for variant in wanted + list(metadata_variants()) if args.dtype == "bf16" else wanted:
         built = build(variant, args.arch)
         print(
             f"{args.arch}  {args.dtype}  {variant.name:16} {built['shared']:7d} bytes shared  {built['seconds']:5.1f} s",
