@@ -77,7 +77,7 @@ def metadata_variants() -> Iterator[Variant]:
     from gdn_apc.impl.kernels import metadata
 
     launch = Launch(metadata_launch.ROWS, **metadata_launch.OPTIONS)
-    pointers = dict.fromkeys(metadata.POINTERS, "i32") | dict.fromkeys(("has_initial_state", "is_real"), "i1")
+    pointers = dict.fromkeys(metadata.POINTERS, "i32") | {"has_initial_state": "i1"}
     everything = metadata_launch.constants(columns=True, fixed=True, chunks=True)
     yield Variant("metadata", metadata.metadata_kernel, pointers, everything, launch)
     yield Variant("slots", metadata.slots_kernel, pointers, dict(BR=metadata_launch.ROWS), launch)

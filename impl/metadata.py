@@ -25,7 +25,6 @@ import torch
 
 from gdn_apc.impl._checks import check_index_tensor, check_positive
 
-
 LARGEST = 1 << 30
 """Largest block and chunk size: sums of two stay within int32."""
 

@@ -45,7 +45,7 @@ def launch_metadata(
     inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     rows: tuple[torch.Tensor, ...],
     columns: tuple[torch.Tensor, ...] | None,
-    fixed: tuple[torch.Tensor, torch.Tensor] | None,
+    starts: torch.Tensor | None,
     grid: tuple[torch.Tensor, torch.Tensor] | None,
     block_size: int,
     chunk_size: int,
@@ -56,7 +56,7 @@ def launch_metadata(
         inputs: seq_lens [N], query_start_loc [N + 1], both contiguous, and block_table [N, columns], any strides.
         rows: n, m, read slot and write slot, [N] each.
         columns: has_initial_state, read, first and last column, [N] each; or None.
-        fixed: a copy of query_start_loc, [N + 1], and is_real, [tokens] bool; or None.
+        starts: takes a copy of query_start_loc; or None.
         grid: chunk_offsets [N + 1] and chunk_row [bound]; or None.
     """
     seq_lens, query_start_loc, block_table = inputs
@@ -64,21 +64,19 @@ def launch_metadata(
     n, m, read_slot, write_slot = rows
     unused = seq_lens
     has_state, read, first, last = columns or (unused,) * 4
-    starts, is_real = fixed or (unused, unused)
     chunk_offsets, chunk_row = grid or (unused, unused)
-    tokens = is_real.shape[0] if fixed else 0
-    positions = max(N + 1, tokens) if fixed else N
+    fixed = starts is not None
     arguments = (
         seq_lens, query_start_loc, block_table,
-        n, m, has_state, read, first, last, read_slot, write_slot, starts, is_real, chunk_offsets, chunk_row,
-        N, tokens, num_columns, *block_table.stride(), block_size, chunk_size, -(-block_size // chunk_size),
+        n, m, has_state, read, first, last, read_slot, write_slot, starts if fixed else unused, chunk_offsets, chunk_row,
+        N, num_columns, *block_table.stride(), block_size, chunk_size, -(-block_size // chunk_size),
         chunk_row.shape[0],
     )  # fmt: skip
     _launch(
         metadata_kernel,
-        -(-positions // ROWS) or 1,
+        -(-(N + fixed) // ROWS) or 1,
         arguments,
-        constants(columns is not None, fixed is not None, grid is not None),
+        constants(columns is not None, fixed, grid is not None),
     )
 
 

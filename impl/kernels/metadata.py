@@ -46,10 +46,10 @@ def _slot(block_table, r, column, used, num_columns, stride_row, stride_column):
     return tl.load(block_table + at, mask=used & (column < num_columns), other=0)
 
 
-INTEGERS = ["N", "num_tokens", "num_columns", "stride_row", "stride_column", "B", "C", "per_block", "bound"]
+INTEGERS = ["N", "num_columns", "stride_row", "stride_column", "B", "C", "per_block", "bound"]
 POINTERS = [
     "seq_lens", "query_start_loc", "block_table", "num_computed_tokens", "num_scheduled_tokens", "has_initial_state",
-    "read_column", "first_column", "last_column", "read_slot", "write_slot", "starts", "is_real",
+    "read_column", "first_column", "last_column", "read_slot", "write_slot", "starts",
     "chunk_offsets", "chunk_row",
 ]  # fmt: skip
 
@@ -58,15 +58,15 @@ POINTERS = [
 def metadata_kernel(
     seq_lens, query_start_loc, block_table,
     num_computed_tokens, num_scheduled_tokens, has_initial_state,
-    read_column, first_column, last_column, read_slot, write_slot, starts, is_real, chunk_offsets, chunk_row,
-    N, num_tokens, num_columns, stride_row, stride_column, B, C, per_block, bound,
+    read_column, first_column, last_column, read_slot, write_slot, starts, chunk_offsets, chunk_row,
+    N, num_columns, stride_row, stride_column, B, C, per_block, bound,
     COLUMNS: tl.constexpr, FIXED: tl.constexpr, CHUNKS: tl.constexpr,
     BR: tl.constexpr, BN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Every index of N rows; int32, ``has_initial_state`` and ``is_real`` bool. Grid (tiles of BR rows,).
+    """Every index of N rows; int32, but ``has_initial_state`` bool. Grid (tiles of BR rows,).
 
-    COLUMNS: write the columns and ``has_initial_state``. FIXED: write ``starts``, a copy of ``query_start_loc``, and
-    ``is_real: [num_tokens]``, whether a token is a row's. CHUNKS: write ``chunk_offsets: [N + 1]`` and ``chunk_row: [bound]``.
+    COLUMNS: write the columns and ``has_initial_state``. FIXED: write ``starts: [N + 1]``, a copy of ``query_start_loc``.
+    CHUNKS: write ``chunk_offsets: [N + 1]`` and ``chunk_row: [bound]``.
     """
     program = tl.program_id(0)
     r = program * BR + tl.arange(0, BR)
@@ -88,7 +88,6 @@ def metadata_kernel(
         tl.store(last_column + r, last, mask=inside)
     if FIXED:
         tl.store(starts + r, tl.load(query_start_loc + r, mask=r <= N, other=0), mask=r <= N)
-        tl.store(is_real + r, r < tl.load(query_start_loc + N), mask=r < num_tokens)
     if CHUNKS:
         before = 0
         for first in range(0, program * BR, BN):

@@ -31,6 +31,7 @@ class GdnApcMetadata(GDNAttentionMetadata):
     """What ``GdnApcAttention`` needs of a step. The inherited counts are for vLLM's own checks only."""
 
     blocks: BlockIndexMetadata | None = None
+    step: CommonAttentionMetadata | None = None
 
 
 class GdnApcMetadataBuilder(AttentionMetadataBuilder[GdnApcMetadata]):
@@ -38,6 +39,7 @@ class GdnApcMetadataBuilder(AttentionMetadataBuilder[GdnApcMetadata]):
 
     _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
     reorder_batch_threshold = None
+    supports_update_block_table = True
 
     def __init__(
         self,
@@ -63,17 +65,30 @@ class GdnApcMetadataBuilder(AttentionMetadataBuilder[GdnApcMetadata]):
         fast_build: bool = False,
     ) -> GdnApcMetadata:
         """Metadata of one step; ``common_prefix_len`` is for cascade attention, which GDN has not."""
-        m = common_attn_metadata
-        blocks = build_metadata(
-            m.seq_lens,
-            m.query_start_loc,
-            m.block_table_tensor,
-            block_size=self.block_size,
-            chunk_size=CHUNK_SIZE,
-            max_query_len=m.max_query_len,
-            num_tokens=m.num_actual_tokens,
-        )
-        return _metadata(self.staging.stage(blocks) if self.staging.fits(blocks) else blocks)
+        return self._build(common_attn_metadata, common_attn_metadata.block_table_tensor)
+
+    def update_block_table(
+        self, metadata: GdnApcMetadata, blk_table: torch.Tensor, slot_mapping: torch.Tensor
+    ) -> GdnApcMetadata:
+        """The same step for another KV cache group: shared, but for the slots; graphs know this group's addresses."""
+        m = metadata.step
+        if self.staging.fits(m.num_reqs, m.num_actual_tokens, m.max_query_len):
+            return self._build(m, blk_table)
+        return _metadata(metadata.blocks.with_block_table(blk_table), m)
+
+    def _build(self, m: CommonAttentionMetadata, block_table: torch.Tensor) -> GdnApcMetadata:
+        inputs = m.seq_lens, m.query_start_loc, block_table
+        if self.staging.fits(m.num_reqs, m.num_actual_tokens, m.max_query_len):
+            blocks = self.staging.build(*inputs, self.block_size, CHUNK_SIZE, m.num_actual_tokens)
+        else:
+            blocks = build_metadata(
+                *inputs,
+                block_size=self.block_size,
+                chunk_size=CHUNK_SIZE,
+                max_query_len=m.max_query_len,
+                num_tokens=m.num_actual_tokens,
+            )
+        return _metadata(blocks, m)
 
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> GdnApcMetadata:
         """Only batches of one-token rows are captured in full (``_cudagraph_support``)."""
@@ -108,7 +123,7 @@ class GdnApcBackend(AttentionBackend):
         return True
 
 
-def _metadata(blocks: BlockIndexMetadata) -> GdnApcMetadata:
+def _metadata(blocks: BlockIndexMetadata, step: CommonAttentionMetadata) -> GdnApcMetadata:
     decodes = blocks.num_rows if blocks.only_one_token_rows else 0
     return GdnApcMetadata(
         num_prefills=blocks.num_rows - decodes,
@@ -119,4 +134,5 @@ def _metadata(blocks: BlockIndexMetadata) -> GdnApcMetadata:
         num_spec_decode_tokens=0,
         num_actual_tokens=blocks.num_tokens,
         blocks=blocks,
+        step=step,
     )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from gdn_apc.impl.metadata import BlockIndexMetadata
+from gdn_apc.impl.metadata import BlockIndexMetadata, build_metadata
 
 ONE_COLUMN = 1 << 30
 """A block size beyond every length: each row has the one column 0."""
@@ -51,10 +51,36 @@ class Staging:
         self.starts = buffer(max_rows + 1)
         self.n, self.m = buffer(max_rows), buffer(max_rows)
         self.read, self.write = buffer(max_rows), buffer(max_rows)
+        self.views: dict[tuple[int, int], BlockIndexMetadata] = {}
 
-    def fits(self, blocks: BlockIndexMetadata) -> bool:
-        """Whether this batch can be staged."""
-        return blocks.only_one_token_rows and max(blocks.num_rows, blocks.num_tokens) <= self.max_rows
+    def build(
+        self,
+        seq_lens: torch.Tensor,
+        query_start_loc: torch.Tensor,
+        block_table: torch.Tensor,
+        block_size: int,
+        chunk_size: int,
+        num_tokens: int,
+    ) -> BlockIndexMetadata:
+        """Metadata of one-token rows, at the fixed addresses at once: on a GPU one launch. See ``build_metadata``."""
+        sizes = dict(block_size=block_size, chunk_size=chunk_size, max_query_len=1, num_tokens=num_tokens)
+        if not seq_lens.is_cuda:
+            return self.stage(build_metadata(seq_lens, query_start_loc, block_table, **sizes))
+        from gdn_apc.impl.metadata_launch import launch_metadata
+
+        rows = seq_lens.shape[0]
+        staged = self.views.get((rows, num_tokens))
+        if staged is None:
+            staged = self.stage(build_metadata(seq_lens, query_start_loc, block_table, **sizes))
+            self.views[rows, num_tokens] = staged
+        outputs = staged.num_computed_tokens, staged.num_scheduled_tokens, staged.read_slot, staged.write_slot
+        inputs = seq_lens.contiguous(), query_start_loc.contiguous(), block_table
+        launch_metadata(inputs, outputs, None, staged.query_start_loc, None, block_size, chunk_size)
+        return staged
+
+    def fits(self, num_rows: int, num_tokens: int, max_query_len: int) -> bool:
+        """Whether a batch of this shape can be staged."""
+        return max_query_len <= 1 and max(num_rows, num_tokens) <= self.max_rows
 
     def stage(self, blocks: BlockIndexMetadata) -> BlockIndexMetadata:
         """The batch at fixed addresses."""

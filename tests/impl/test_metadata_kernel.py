@@ -240,20 +240,19 @@ def test_a_table_that_does_not_fit():
         meta.with_block_table(torch.zeros(2, 3, dtype=torch.int64, device=DEVICE))
 
 
-def test_fixed_addresses_and_real_tokens():
-    """For a graph's buffers: the offsets are copied, and padding tokens are marked; columns need not be written."""
-    rows, tokens = [(5, 1), (0, 1), (12, 0), (7, 1)] + [(0, 0)] * 30, 40
+@pytest.mark.parametrize("padding", [28, 60])
+def test_fixed_addresses(padding):
+    """For a graph's buffers: the offsets are copied too, also where the last one is a program's only element."""
+    rows = [(5, 1), (0, 1), (12, 0), (7, 1)] + [(0, 0)] * padding
     arguments = batch(rows, 4, 2, one_token=True)
     want = build_metadata(**arguments, backend="torch")
     N = len(rows)
     buffers = carve(DEVICE, N, N, N, N, N + 1)
-    is_real = torch.ones(tokens, dtype=torch.bool, device=DEVICE)
     inputs = tuple(arguments[name] for name in ("seq_lens", "query_start_loc", "block_table"))
-    launch_metadata(inputs, buffers[:4], None, (buffers[4], is_real), None, 4, 2)
+    launch_metadata(inputs, buffers[:4], None, buffers[4], None, 4, 2)
     names = ("num_computed_tokens", "num_scheduled_tokens", "read_slot", "write_slot", "query_start_loc")
     for name, have in zip(names, buffers):
         assert plain(have) == plain(getattr(want, name)), name
-    assert is_real.tolist() == [True] * 3 + [False] * 37
 
 
 def test_parts_of_one_buffer_are_aligned():

@@ -123,6 +123,26 @@ def test_eager_needs_no_buffers(build):
     assert step.blocks.block_size == B
 
 
+@pytest.mark.parametrize("mode", ["NONE", "FULL_DECODE_ONLY"])
+@pytest.mark.parametrize("rows", [ROWS, [(5, 1), (0, 1), (64, 1)]], ids=["prefills", "decodes"])
+def test_another_groups_table(build, rows, mode):
+    """A second group gets what its own build would give; staged decodes lie at its own addresses, not the first's."""
+    builder, common = build
+    first, second, alone = (builder(mode) for _ in range(3))
+    m = common(rows)
+    step = first.build(0, m)
+    table = m.block_table_tensor.flip(0) + 100
+    with NoSync(m.query_start_loc_cpu):
+        updated = second.update_block_table(step, table, m.slot_mapping)
+    expected = alone.build(0, dataclasses.replace(m, block_table_tensor=table)).blocks
+    for f in dataclasses.fields(expected):
+        want, have = getattr(expected, f.name), getattr(updated.blocks, f.name)
+        assert torch.equal(have, want) if isinstance(want, torch.Tensor) else have == want, f.name
+    staged = mode != "NONE" and rows is not ROWS
+    assert (updated.blocks.query_start_loc.data_ptr() == second.staging.starts.data_ptr()) == staged
+    assert step.blocks.write_slot.tolist() != updated.blocks.write_slot.tolist()
+
+
 def test_a_graph_that_cannot_be(build):
     """Rows of two tokens, or more rows than buffers, are refused at capture."""
     builder, common = build
