@@ -85,7 +85,7 @@ class BlockIndexMetadata:
         if _runs_kernel(backend, block_table):
             from gdn_apc.impl.metadata_launch import carve, launch_slots
 
-            slots = carve(block_table.device, self.num_rows, self.num_rows)
+            slots = carve(block_table.device, 2, self.num_rows)
             known = (self.num_computed_tokens, self.num_scheduled_tokens)
             known += (self.block_idx_last_computed_token, self.block_idx_last_scheduled_token)
             launch_slots(block_table, known, slots)
@@ -226,9 +226,8 @@ def _launch(
     N, chunked = seq_lens.shape[0], max_query_len > 1
     bound = max_chunks(N, num_tokens, B, C) if chunked else 0
     if out is None:
-        n, m, read, first, last, read_slot, write_slot, *grid = carve(
-            seq_lens.device, *[N] * 7, *((N + 1, bound) if chunked else ())
-        )
+        n, m, read, first, last, read_slot, write_slot = carve(seq_lens.device, 7, N)
+        integers = dict(dtype=torch.int32, device=seq_lens.device)
         out = BlockIndexMetadata(
             block_size=B,
             chunk_size=C,
@@ -245,8 +244,8 @@ def _launch(
             block_idx_last_scheduled_token=last,
             read_slot=read_slot,
             write_slot=write_slot,
-            chunk_offsets=grid[0] if chunked else None,
-            chunk_row=grid[1] if chunked else None,
+            chunk_offsets=torch.empty(N + 1, **integers) if chunked else None,
+            chunk_row=torch.empty(bound, **integers) if chunked else None,
         )
     else:
         sizes = dict(block_size=B, chunk_size=C, num_rows=N, max_query_len=max_query_len)

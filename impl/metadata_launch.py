@@ -31,14 +31,10 @@ def constants(columns: bool, fixed: bool, chunks: bool) -> dict[str, Any]:
     return dict(COLUMNS=columns, FIXED=fixed, CHUNKS=chunks, BR=ROWS, BN=ROWS_BEFORE, BC=CHUNKS)
 
 
-def carve(device: torch.device, *sizes: int) -> tuple[torch.Tensor, ...]:
-    """int32 tensors of these sizes in one allocation, each aligned to 16 bytes."""
-    parts, total = [], 0
-    for size in sizes:
-        padded = -(-size // ALIGNMENT) * ALIGNMENT
-        parts += (size, padded - size)
-        total += padded
-    return torch.empty(total, dtype=torch.int32, device=device).split(parts)[::2]
+def carve(device: torch.device, count: int, size: int) -> tuple[torch.Tensor, ...]:
+    """``count`` int32 tensors of ``size`` elements in one allocation, each aligned to 16 bytes."""
+    padded = -(-size // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+    return torch.empty_strided((count, size), (padded, 1), dtype=torch.int32, device=device).unbind(0)
 
 
 def launch_metadata(

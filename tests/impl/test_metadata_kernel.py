@@ -247,7 +247,7 @@ def test_fixed_addresses(padding):
     arguments = batch(rows, 4, 2, one_token=True)
     want = build_metadata(**arguments, backend="torch")
     N = len(rows)
-    buffers = carve(DEVICE, N, N, N, N, N + 1)
+    buffers = [*carve(DEVICE, 4, N), *carve(DEVICE, 1, N + 1)]
     inputs = tuple(arguments[name] for name in ("seq_lens", "query_start_loc", "block_table"))
     launch_metadata(inputs, buffers[:4], None, buffers[4], None, 4, 2)
     names = ("num_computed_tokens", "num_scheduled_tokens", "read_slot", "write_slot", "query_start_loc")
@@ -255,14 +255,15 @@ def test_fixed_addresses(padding):
         assert plain(have) == plain(getattr(want, name)), name
 
 
-def test_parts_of_one_buffer_are_aligned():
+@pytest.mark.parametrize("size", [0, 1, 5, 8])
+def test_parts_of_one_buffer_are_aligned(size):
     """Whatever the number of rows is, other kernels see addresses of one alignment, and parts do not overlap."""
-    parts = carve(torch.device("cpu"), 5, 6, 0, 9)
-    assert [p.shape[0] for p in parts] == [5, 6, 0, 9]
-    assert all(p.data_ptr() % 16 == parts[0].data_ptr() % 16 for p in parts)
+    parts = carve(torch.device("cpu"), 3, size)
+    assert [p.shape for p in parts] == [(size,)] * 3
+    assert all(p.is_contiguous() and (p.data_ptr() - parts[0].data_ptr()) % 16 == 0 for p in parts)
     for i, p in enumerate(parts):
         p.fill_(i)
-    assert [set(p.tolist()) for p in parts] == [{0}, {1}, set(), {3}]
+    assert [set(p.tolist()) for p in parts] == [{i} if size else set() for i in range(3)]
 
 
 def test_a_backend_that_cannot(monkeypatch):
