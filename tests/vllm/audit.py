@@ -65,30 +65,23 @@ class Audit:
     def _watch(self, x, a, b, weight, bias, A_log, dt_bias, windows, states, blocks, **options):
         """Stands in for ``gdn_core`` in the layer's module."""
         index = self._layers[A_log.data_ptr()]
-        step = Step(blocks, self.engine, index)
-        before = {row.index: (states[row.read].clone(), windows[row.read].clone()) for row in step.rows}
+        rows = Step(blocks, self.engine).rows
+        before = {row.index: (states[row.read].clone(), windows[row.read].clone()) for row in rows}
         o = self._core(x, a, b, weight, bias, A_log, dt_bias, windows, states, blocks, **options)
-        params = SimpleNamespace(
-            H=options["num_k_heads"],
-            HV=states.shape[1],
-            K=options["head_k_dim"],
-            V=states.shape[2],
-            conv_weight=weight,
-            conv_bias=bias,
-            A_log=A_log,
-            dt_bias=dt_bias,
-            scale=None,
-            use_qk_l2norm=True,
-            activation="silu",
-        )
-        self._name_hashes()
-        for row in step.rows:
-            part = slice(row.start, row.start + row.m)
-            inputs = tuple(t[part].clone() for t in (x, a, b))
-            self._follow(index, row, inputs)
-            if index in self.numerics:
-                self._compare(row, inputs, params, before[row.index], o[part], states, windows)
+        self._look(index, rows, (x, a, b), o, before, (windows, states))
         return o
+
+    def _look(self, index, rows, inputs, o, before, pages) -> None:
+        """Check one layer's step: what each row read, what it wrote, and what came out."""
+        windows, states = pages
+        self._name_hashes()
+        for row in rows:
+            part = slice(row.start, row.start + row.m)
+            own = tuple(t[part].clone() for t in inputs)
+            self._follow(index, row, own)
+            if index in self.numerics:
+                params = parameters(self.engine.gdn_layers[index])
+                self._compare(row, own, params, before[row.index], o[part], states, windows)
 
     def _follow(self, layer: int, row: Row, inputs: tuple[torch.Tensor, ...]) -> None:
         """Check the label of what was read; label what was written."""
@@ -141,13 +134,15 @@ class Audit:
                 if bytes(name) not in self.named:
                     self.named[bytes(name)] = tuple(request.all_token_ids[: (i + 1) * B])
 
-    def published(self) -> int:
-        """Check every published slot of every GDN layer against a cold replay; returns how many there were."""
+    def published(self, layers: tuple[int, ...] | None = None) -> int:
+        """Check every published slot of every GDN layer, or of some, against a cold replay; returns how many there were."""
         groups = self.engine.scheduler.kv_cache_config.kv_cache_groups
         index = {layer.prefix: i for i, layer in enumerate(self.engine.gdn_layers)}
         count = 0
         for (group, name), slots in self.engine.published().items():
             for layer in (index[p] for p in groups[group].layer_names if p in index):
+                if layers is not None and layer not in layers:
+                    continue
                 for slot in slots:
                     self._replay(layer, slot, self.named[bytes(name)])
                     count += 1
@@ -159,22 +154,9 @@ class Audit:
         assert line.tokens == tokens, (
             f"layer {layer}: slot {slot} is published for other tokens than it holds"
         )
-        params = SimpleNamespace(
-            H=module.num_k_heads,
-            HV=module.num_v_heads,
-            K=module.head_k_dim,
-            V=module.head_v_dim,
-            conv_weight=module._conv_weight(),
-            conv_bias=module.conv1d.bias,
-            A_log=module.A_log.data,
-            dt_bias=module.dt_bias.data,
-            scale=None,
-            use_qk_l2norm=True,
-            activation="silu",
-        )
         expected = oracle.core_step(
             *line.inputs,
-            params,
+            parameters(module),
             n=0,
             block_size=self.engine.block_size,
             chunk_size=CHUNK_SIZE,
@@ -186,6 +168,23 @@ class Audit:
         write, tol = expected.writes[last], expected.state_tol[last]
         self._check(write.state, states[slot], tol, "published state", layer=layer, slot=slot)
         assert torch.equal(windows[slot].double(), write.window.double()), f"published window of slot {slot}"
+
+
+def parameters(module: Any) -> SimpleNamespace:
+    """A GDN layer's parameters, as the oracle takes them."""
+    return SimpleNamespace(
+        H=module.num_k_heads,
+        HV=module.num_v_heads,
+        K=module.head_k_dim,
+        V=module.head_v_dim,
+        conv_weight=module._conv_weight(),
+        conv_bias=module.conv1d.bias,
+        A_log=module.A_log.data,
+        dt_bias=module.dt_bias.data,
+        scale=None,
+        use_qk_l2norm=True,
+        activation="silu",
+    )
 
 
 @dataclass(frozen=True)
@@ -205,7 +204,7 @@ class Row:
 class Step:
     """The live rows of a step, with the requests that the runner says they are."""
 
-    def __init__(self, blocks: Any, engine: Any, layer: int) -> None:
+    def __init__(self, blocks: Any, engine: Any) -> None:
         batch = engine.runner.input_batch
         starts, n, m, read, table = (
             t.tolist()

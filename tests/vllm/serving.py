@@ -16,7 +16,9 @@ WRAPPERS = ("qwen3_5_wrapper", "qwen3_5_moe_wrapper")
 VOCABULARY = 256
 DEFAULTS = dict(
     block_size=64,
+    disable_log_stats=False,
     dtype="bfloat16",
+    enable_prefix_caching=True,
     enforce_eager=True,
     kv_cache_memory_bytes=32 << 20,
     mamba_cache_mode="all",
@@ -52,13 +54,7 @@ class Engine:
 
         if "wrapper" in str(model):
             options = {"limit_mm_per_prompt": {"image": 0, "video": 0}} | options
-        self.llm = LLM(
-            model=str(model),
-            skip_tokenizer_init=True,
-            disable_log_stats=False,
-            enable_prefix_caching=True,
-            **(DEFAULTS | options),
-        )
+        self.llm = LLM(model=str(model), skip_tokenizer_init=True, **(DEFAULTS | options))
         self.core = self.llm.llm_engine.engine_core.engine_core
         self.scheduler = self.core.scheduler
         self.runner = self.core.model_executor.driver_worker.worker.model_runner

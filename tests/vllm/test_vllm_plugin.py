@@ -36,7 +36,7 @@ if __name__ == "__main__":
     import serving
     from vllm import LLM
     options = json.loads(sys.argv[3])
-    llm = LLM(model=sys.argv[2], skip_tokenizer_init=True, enable_prefix_caching=True, **(serving.DEFAULTS | options))
+    llm = LLM(model=sys.argv[2], skip_tokenizer_init=True, **(serving.DEFAULTS | options))
     answers = []
     for prompt in json.loads(sys.argv[4]):
         [output] = llm.generate([{"prompt_token_ids": prompt}], serving.Engine.sampling(None, 4), use_tqdm=False)
