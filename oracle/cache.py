@@ -91,12 +91,14 @@ def delta_step(
     dtypes: tuple[str, str],
     scale: float | None = None,
     use_qk_l2norm: bool = False,
+    one_token_fp32: bool = True,
 ) -> StepResult:
     """The delta rule of one row: m = q.shape[0] tokens after n.
 
     ``q, k: [m, H, K]``, ``v: [m, HV, V]``, ``g, beta: [m, HV]`` in their own dtypes, taken as exact;
     ``state: [HV, V, K]``, the bits that the row read, None if and only if n = 0; ``dtypes``: names of the input
-    and the state dtype.
+    and the state dtype. ``one_token_fp32``: the contract's fp32 throughout for a step of one token; False allows it
+    the rounded operands of a chunk, for a target that does not claim that clause.
     """
     check_inputs(q, k, v, g, beta, state)
     m = v.shape[0]
@@ -108,7 +110,7 @@ def delta_step(
         raw_q, raw_k, v.double()[None], g.double()[None], beta.double()[None], scale, use_qk_l2norm
     )
     exact = prepare(q, k, v, g, beta, scale, use_qk_l2norm, torch.float64)
-    return disturbed_step(exact, disturbed, n, block_size, chunk_size, state, dtypes)
+    return disturbed_step(exact, disturbed, n, block_size, chunk_size, state, dtypes, one_token_fp32)
 
 
 def disturbed_step(
@@ -119,6 +121,7 @@ def disturbed_step(
     chunk_size: int,
     state: torch.Tensor | None,
     dtypes: tuple[str, str],
+    one_token_fp32: bool = True,
 ) -> StepResult:
     """``delta_step`` of prepared inputs: the exact ones (``delta_rule.prepare``), and those of the disturbed copies."""
     q, k, v, g, beta = exact
@@ -127,7 +130,7 @@ def disturbed_step(
     o = torch.empty_like(v)
     if m == 0:
         return StepResult(o, o.clone())
-    copies = Copies(disturbed, dtypes[0], S)
+    copies = Copies(disturbed, dtypes[0], S, one_token=m == 1 and one_token_fp32)
     result = StepResult(o, torch.empty_like(o))
     magnitude = torch.maximum(S.abs().amax((1, 2), keepdim=True), v.abs().amax((0, 2))[:, None, None])
     overflowed = not bool(S.isfinite().all())
@@ -138,10 +141,9 @@ def disturbed_step(
     for column, chunks in segments(n, m, block_size, chunk_size):
         for start, end in chunks:
             for t in range(start, end):
-                products = advance(S, *(x[t] for x in columns), decay[t], beta[t])
-                o[t] = products.sum(-1)
-                gross[t] = products.square_().sum(-1)
-            deviations.append((copies.token() if m == 1 else copies.chunk(start, end)) - o[start:end])
+                o[t] = advance(S, *(x[t] for x in columns), decay[t], beta[t]).sum(-1)
+            near, gross[start:end] = copies.token() if copies.one_token else copies.chunk(start, end)
+            deviations.append(near - o[start:end])
             turn = turn * decay[start:end].prod(0)
         overflowed = overflowed or (dtypes[1] == "fp16" and not bool(copies.state.isfinite().all()))
         spread = copies.deviation(S), copies.written
@@ -177,11 +179,16 @@ def conv_step(
     window: torch.Tensor | None,
     activation: str | None,
     dtype: str,
+    products: str = "fp32",
 ) -> StepResult:
-    """The convolution of one row. ``x: [m, D]``, ``window: [W − 1, D]``, None if and only if n = 0."""
+    """The convolution of one row. ``x: [m, D]``, ``window: [W − 1, D]``, None if and only if n = 0.
+
+    ``products``: the dtype that each product is rounded to before it is summed. The contract says fp32; a target that
+    does not claim that clause is held to what it does instead.
+    """
     _check_step(n, x.shape[0], block_size, 1, window, "window")
     W = weight.shape[1]
-    y = causal_conv1d(x, weight, bias, window, activation)
+    y = causal_conv1d(x, weight, bias, window, activation, products=products)
     tolerance = conv_tolerance(x, weight, bias, window, activation, y)
     result = StepResult(y, stored(tolerance, y, dtype), o_unstored_tol=tolerance)
     for column, chunks in segments(n, x.shape[0], block_size, block_size):

@@ -95,12 +95,15 @@ def core_step(
     state: torch.Tensor | None,
     window: torch.Tensor | None,
     dtypes: tuple[str, str],
+    conv_products: str = "fp32",
+    one_token_fp32: bool = True,
 ) -> StepResult:
     """The core of one row of a step: see ``cache.delta_step`` and ``cache.conv_step``.
 
     ``x: [m, D]``, ``a, b: [m, HV]``; ``state: [HV, V, K]`` and ``window: [W − 1, D]``, the bits that the row read, None
     if and only if n = 0. Tolerances allow the convolution's y to be rounded the other way where it is within
-    fp32 errors of a tie, and the gates to be computed in fp32.
+    fp32 errors of a tie, and the gates to be computed in fp32. ``conv_products`` and ``one_token_fp32`` are
+    ``conv_step``'s and ``delta_step``'s clauses that a target may not claim.
     """
     conv = conv_step(
         x,
@@ -111,6 +114,7 @@ def core_step(
         window=window,
         activation=params.activation,
         dtype=dtypes[0],
+        products=conv_products,
     )
     heads = (params.H, params.HV, params.K, params.V)
     q, k, v = split_qkv(round_to(conv.o, dtypes[0]), *heads)
@@ -126,7 +130,7 @@ def core_step(
     near_g, near_beta = disturbed_gates(g, beta, a, b, params)
     disturbed = Inputs(near_q, near_k, near_v, near_g, near_beta, scale, params.use_qk_l2norm)
 
-    result = disturbed_step(exact, disturbed, n, block_size, chunk_size, state, dtypes)
+    result = disturbed_step(exact, disturbed, n, block_size, chunk_size, state, dtypes, one_token_fp32)
     for column, write in conv.writes.items():
         result.writes[column] = Write(result.writes[column].state, write.window)
     return result

@@ -98,15 +98,18 @@ class Inputs:
 
 
 class Copies:
-    """The disturbed copies of one step. Feed it chunk by chunk, or one token; all copies and heads share axis 0."""
+    """The disturbed copies of one step. Feed it chunk by chunk, or one token; all copies and heads share axis 0.
 
-    def __init__(self, inputs: Inputs, input_dtype: str, state: torch.Tensor):
+    ``one_token``: the step is a single token and takes the recurrent path.
+    """
+
+    def __init__(self, inputs: Inputs, input_dtype: str, state: torch.Tensor, *, one_token: bool):
         self.operand = OPERAND[input_dtype]
         self.HV = state.shape[0]
         self.noise = Noise(state.device)
         self.state = state.repeat(REPLICAS, 1, 1)  # [R·HV, V, K]
-        self.written = torch.zeros_like(state)  # squares of all writes u kᵀ, decayed: [HV, V, K]
-        self.one_token = inputs.v.shape[1] == 1
+        self.written = torch.zeros_like(state)  # sums of squares of all parts of writes u kᵀ, decayed: [HV, V, K]
+        self.one_token = one_token
         q, k = inputs.q, inputs.k
         if inputs.use_qk_l2norm:
             q, k = (self._normalise(x) for x in (q, k))
@@ -134,8 +137,11 @@ class Copies:
         out[: self.HV] = _hardware_round(x[: self.HV], self.operand)
         return out
 
-    def chunk(self, start: int, end: int) -> torch.Tensor:
-        """Tokens ``start`` to ``end`` of the step by equations (7) to (10); returns ``o: [R, end − start, HV, V]``."""
+    def chunk(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Tokens ``start`` to ``end`` of the step by equations (7) to (10).
+
+        Returns ``o: [R, end − start, HV, V]`` and its natural measure, ``[end − start, HV, V]``: see ``_measure``.
+        """
         r, noise = self._operand, self.noise
         q, k, v, g, beta = (x[:, start:end] for x in (self.q, self.k, self.v, self.g, self.beta))
         G = g.cumsum(-1)
@@ -143,29 +149,42 @@ class Copies:
         G = G + noise.like(G) * (2.5 * _FP32 * G.abs().amax(-1, keepdim=True))
         D = torch.exp(G[:, :, None] - G[:, None, :]).tril()
         from_start, beta = torch.exp(G)[..., None], beta[..., None]
-        T = torch.eye(end - start, dtype=G.dtype, device=G.device)
+        T = torch.eye(end - start, dtype=G.dtype, device=G.device).expand_as(D)
         if end - start > 1:
             A = noise.relative((beta * D * (k @ k.mT)).tril(-1), _EXP)  # (7)
-            T = r(torch.linalg.solve_triangular(T + A, T.expand_as(A), upper=False, unitriangular=True))
-            W = T @ r(beta * from_start * k)
-            U = T @ r(beta * v)
-        else:
-            W, U = r(beta * from_start * k), r(beta * v)
+            T = torch.linalg.solve_triangular(T + A, T, upper=False, unitriangular=True)
+        # Each product rounds its own T: where a state already answers v, U and W Sᵀ cancel, and their errors do not.
+        T_u, T_w = T * beta.mT, T * (beta * from_start).mT
+        W = r(T_w) @ r(k)
+        U = r(T_u) @ r(v)
         S = r(self.state)
         U = r(U) - r(W) @ S.mT  # (8)
         P = D * (q @ k.mT)
         o = from_start * (q @ S.mT) + r(P) @ r(U)  # (9)
         to_end = torch.exp(G[:, -1:] - G)[..., None]
         kept = noise.relative(from_start[:, -1:] * self.state, _EXP)
-        writes = to_end * U
-        self.state = torch.baddbmm(kept, r(writes).mT, k)  # (10)
-        first = slice(self.HV)
-        kept = from_start[first, -1:].square() * self.written
-        self.written = torch.baddbmm(kept, writes[first].square().mT, k[first].square())
-        return o.view(REPLICAS, self.HV, *o.shape[1:]).transpose(1, 2)
+        measure = self._measure(q, k, v, D, beta, from_start, T, T_u, T_w, U, P, to_end)
+        self.state = torch.baddbmm(kept, r(to_end * U).mT, k)  # (10)
+        return o.view(REPLICAS, self.HV, *o.shape[1:]).transpose(1, 2), measure.transpose(0, 1)
 
-    def token(self) -> torch.Tensor:
-        """The only token of the step by equations (1) to (4), fp32 throughout; returns ``o: [R, 1, HV, V]``."""
+    def _measure(self, *chunk: torch.Tensor) -> torch.Tensor:
+        """What the chunk's outputs are made of: [HV, end − start, V], and ``written`` brought to the chunk's end.
+
+        Sums of squares of all that is added up on the way to an output, U, W and A included, as if each summand had
+        an independent relative error of 1: where large parts cancel, the errors follow the parts.
+        """
+        first = slice(self.HV)
+        S = self.state[first].square() + self.written
+        squares = (x[first].square() for x in chunk)
+        q, k, v, D, beta, from_start, T, T_u, T_w, U, P, to_end = squares
+        in_A = (beta * D * (k @ k.mT)).tril(-1)
+        in_U = T_u @ v + (T_w @ k) @ S.mT + T @ (in_A @ U)
+        writes = to_end * (U + in_U)
+        self.written = from_start[:, -1:] * self.written + writes.mT @ k
+        return from_start * (q @ S.mT) + (D * (q @ k.mT) + P) @ U + P @ in_U
+
+    def token(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The only token of the step by equations (1) to (4), fp32 throughout; returns as ``chunk`` does."""
         noise = self.noise
         # A GPU's exp is 2^(g · log2 e) with a rounded argument, off by 2^-24 |g|: as for a chunk of one token.
         decay = torch.exp(self.g)
@@ -173,11 +192,16 @@ class Copies:
         S = noise.relative(self.state * decay, _FP32)  # (1)
         answer = (noise.relative(S, _FP32_SUM) * self.k).sum(-1)  # S k: [R·HV, V]
         u = self.beta * (self.v[:, 0] - answer)  # (2)
+        first = slice(self.HV)
+        q, k, v, beta = (x[first].square() for x in (self.q, self.k, self.v[:, 0], self.beta))
+        in_u = beta * (v + (S[first].square() * k).sum(-1))
+        self.written = in_u[..., None] * k
         S = noise.relative(S + noise.relative(u, _FP32_SUM)[..., None] * self.k, _FP32)  # (3)
         self.state = S
-        self.written = (u[..., None] * self.k)[: self.HV].square()
         o = (noise.relative(S, _FP32_SUM) * self.q).sum(-1)  # (4)
-        return o.view(REPLICAS, 1, self.HV, -1)
+        across = (self.q * self.k)[first].sum(-1).square()  # (q·k)²: [HV, 1]
+        measure = (S[first].square() * q).sum(-1) + across * in_u
+        return o.view(REPLICAS, 1, self.HV, -1), measure[None]
 
     @property
     def roundoff(self) -> float:
