@@ -229,8 +229,10 @@ def make_batch(rows: tuple[Row, ...], B: int, C: int, device: torch.device, wide
 
 
 def truth(world: World, r: RanRow) -> oracle.StepResult:
-    """What the oracle says of a row, from the bits it read."""
-    s, d, layer_ = world.case.sizes, world.case.dtypes, world.layer
+    """What the oracle says of a row, from the bits it read, by the clauses on fp32 that its target claims."""
+    s, d, layer_, claims = world.case.sizes, world.case.dtypes, world.layer, world.target.claims
+    products = "fp32" if claims.conv_fp32 or d.conv != d.input else d.input
+    token = dict(one_token_fp32=claims.fresh_token_fp32 or r.row.n > 0)
     common = dict(n=r.row.n, block_size=s.B)
     if world.case.level == "conv":
         return oracle.conv_step(
@@ -240,13 +242,16 @@ def truth(world: World, r: RanRow) -> oracle.StepResult:
             window=r.window,
             activation=layer_.activation,
             dtype=d.input,
+            products=products,
             **common,
         )
     common |= dict(chunk_size=s.C, state=r.state, dtypes=(d.input, d.state))
     if world.case.level == "delta":
         options = dict(scale=layer_.scale, use_qk_l2norm=layer_.use_qk_l2norm)
-        return oracle.delta_step(*r.inputs.values(), **options, **common)
-    return oracle.core_step(*r.inputs.values(), layer_, window=r.window, **common)
+        return oracle.delta_step(*r.inputs.values(), **options, **common, **token)
+    return oracle.core_step(
+        *r.inputs.values(), layer_, window=r.window, conv_products=products, **common, **token
+    )
 
 
 def compare(world: World, ran: Ran, checked: Checked) -> None:

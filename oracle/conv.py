@@ -5,12 +5,14 @@
 The window of a request at position t is its W − 1 inputs before t, oldest first, zeros before its start. It is a
 copy of inputs, not a result: it has no tolerance.
 
-Imports torch only. Exercise it with ``pytest tests/oracle/test_conv.py``.
+Imports torch and ``oracle.dtypes``. Exercise it with ``pytest tests/oracle/test_conv.py``.
 """
 
 from __future__ import annotations
 
 import torch
+
+from gdn_apc.oracle.dtypes import round_to
 
 
 def silu(x: torch.Tensor) -> torch.Tensor:
@@ -45,11 +47,14 @@ def causal_conv1d(
     window: torch.Tensor | None = None,
     activation: str | None = None,
     dtype: torch.dtype = torch.float64,
+    products: str = "fp32",
 ) -> torch.Tensor:
     """The convolution over one request's T tokens.
 
     ``x: [T, D]``, ``weight: [D, W]``, ``bias: [D]``, ``window: [W − 1, D]`` (None: zeros) → ``y: [T, D]`` in ``dtype``.
-    ``activation`` is None or ``"silu"``. Raises ``ValueError`` for anything else and for shapes that do not fit.
+    ``activation`` is None or ``"silu"``. ``products``: ``"bf16"`` or ``"fp16"`` rounds every product to that dtype
+    before it is summed, as some kernels do; ``"fp32"`` sums the exact ones. Raises ``ValueError`` for anything else
+    and for shapes that do not fit.
     """
     if activation not in (None, "silu"):
         raise ValueError(f"activation: is {activation!r}; expected None or 'silu'")
@@ -66,5 +71,6 @@ def causal_conv1d(
     if bias is not None:
         y += bias.to(dtype)
     for w in range(W):
-        y += weight[:, w] * inputs[w : w + T]
+        product = weight[:, w] * inputs[w : w + T]
+        y += product if products == "fp32" else round_to(product, products)
     return silu(y) if activation == "silu" else y

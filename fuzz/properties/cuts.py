@@ -54,6 +54,6 @@ register(
         kind="kernel",
         strategy=lambda target: one_step_and_several(target),
         check=check_cuts,
-        needs=needs("absolute_grid", "persisted_carry"),
+        needs=needs("boundary_grid", "absolute_grid", "persisted_carry"),
     )
 )

@@ -50,7 +50,7 @@ register(
         kind="kernel",
         strategy=lambda target: warm_and_cold(target),
         check=check_warm,
-        needs=needs("absolute_grid", "persisted_carry"),
+        needs=needs("boundary_grid", "persisted_carry"),
     )
 )
 

@@ -14,7 +14,7 @@ from gdn_apc.fuzz.engine import Life, life_of, live_through
 from gdn_apc.fuzz.engine.lives import kernel_lives, symbolic_lives
 from gdn_apc.fuzz.engine.target_workers import KernelWorker, MetadataWorker
 from gdn_apc.fuzz.properties.base import Checked, Property, register
-from gdn_apc.fuzz.targets.base import Target
+from gdn_apc.fuzz.targets.base import Claims, Target
 
 
 def _add(life: Life, checked: Checked) -> Checked:
@@ -25,7 +25,9 @@ def _add(life: Life, checked: Checked) -> Checked:
 
 def check_symbolic(target: Target, case: Case) -> Checked:
     """Live through the case on labels, moved by the target's metadata if it has that seam."""
-    worker = MetadataWorker(target, case) if "metadata" in target.claims.seams else None
+    claims = target.claims
+    has_columns = "metadata" in claims.seams and Claims().metadata <= claims.metadata
+    worker = MetadataWorker(target, case) if has_columns else None
     return _add(live_through(life_of(case, worker=worker), case.choice["events"]), Checked())
 
 

@@ -57,7 +57,9 @@ class Claims:
     input_dtypes: frozenset[str] = frozenset({"bf16", "fp16", "fp32"})
     state_dtypes: frozenset[str] = frozenset({"bf16", "fp16", "fp32"})
     any_start: bool = True  # a step may start anywhere, not only on the chunk grid
-    absolute_grid: bool = True  # section 4.2: chunks count from boundaries, so free cuts change no bit
+    boundary_states: bool = True  # every boundary that a step crosses is written, in that step
+    boundary_grid: bool = True  # no chunk lies across a boundary
+    absolute_grid: bool = True  # section 4.2: chunks count from boundaries wherever a step starts: free cuts
     persisted_carry: bool = True  # section 4.3: a hit changes no bit
     batch_invariant: bool = True  # section 4.1
     skips_null: bool = True  # slot 0 is neither read nor written
@@ -65,6 +67,14 @@ class Claims:
     head_sizes: frozenset[int] | None = None  # None: any K and V
     block_multiple: int = 1  # block sizes must be multiples of this
     chunk_sizes: frozenset[int] = frozenset({16, 32, 64})
+    metadata: frozenset[str] = frozenset(
+        {"block_idx_last_computed_token", "block_idx_first_scheduled_token", "block_idx_last_scheduled_token"}
+    )  # fields that the metadata seam must give; others are compared if they are given
+    conv_fp32: bool = True  # the convolution's products are not rounded before they are summed
+    fresh_token_fp32: bool = True  # a first step of one token is computed in fp32, like a decode
+    by_adapter: frozenset[str] = (
+        frozenset()
+    )  # clauses that hold because of what the adapter does, not the target
 
 
 class Target:
