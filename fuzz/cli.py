@@ -19,6 +19,7 @@ from typing import Any
 from gdn_apc.fuzz import options, spec_command
 from gdn_apc.fuzz.mutants import command as mutants
 from gdn_apc.fuzz.runs import RunFolder, default_path
+from gdn_apc.fuzz.triage import command as triage
 
 CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 """Signals by which a process brings itself down; others come from outside."""
@@ -75,13 +76,18 @@ def _parser() -> argparse.ArgumentParser:
         "--target", "--gdn-target", metavar="NAME", help="default: the one that it was found with"
     )
     replay.add_argument(
-        "--times", type=int, default=1, metavar="N", help="so often; runs that differ in a bit count as failing"
+        "--times",
+        type=int,
+        default=1,
+        metavar="N",
+        help="so often; runs that differ in a bit count as failing",
     )
     replay.set_defaults(run=_replay)
 
     doctor = commands.add_parser("doctor", help="versions, devices, and which targets can run here")
     doctor.set_defaults(run=_doctor)
     mutants.add_to(commands)
+    triage.add_to(commands)
     spec_command.add_to(commands)
     return parser
 

@@ -11,6 +11,7 @@ from typing import Any
 from gdn_apc.fuzz.ratios import LOOSE
 from gdn_apc.fuzz.runs import RunFolder
 from gdn_apc.fuzz.summary import PAIR_FLOOR, WORDS, Totals, Verdict, verdict
+from gdn_apc.fuzz.triage.files import brief, shown
 
 
 def render(totals: Totals, run: RunFolder) -> str:
@@ -43,7 +44,9 @@ def write(run: RunFolder) -> tuple[Verdict, list[str]]:
     run.summary_path.write_text(render(totals, run))
     target = totals.start.get("target", "native")
     lines = [f"{found.word} (exit status {found.status})", *(f"  {r}" for r in found.reasons)]
-    lines += [f"  replay: {replay_line(run, f['case'], target)}" for f in totals.failures]
+    for f in totals.failures:
+        lines.append(f"  replay: {replay_line(run, f['case'], target)}")
+        lines += [f"  triage: {text}" for text in [brief(run.cases / f["case"])] if text]
     lines.append(
         f"  {sum(totals.examples.values()):,} examples, {sum(totals.comparisons.values()):,} comparisons"
     )
@@ -105,6 +108,7 @@ def _failures(totals: Totals, run: RunFolder) -> str:
             f"{size}{_origin(f)}"
             + (f"; shrinking {shrink}" if shrink else "")
             + f".\n\n    {replay_line(run, f['case'], target)}"
+            + shown(run.cases / f["case"])
         )
     return "## Failures\n\n" + "\n\n".join(parts) if parts else ""
 

@@ -15,6 +15,7 @@ from gdn_apc.fuzz.page import render
 from gdn_apc.fuzz.ratios import BINS_PER_OCTAVE, Histogram
 from gdn_apc.fuzz.runs import RunFolder
 from gdn_apc.fuzz.summary import Totals, applicable, verdict
+from gdn_apc.fuzz.triage.files import svg
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #1d2733 }
@@ -37,6 +38,7 @@ def write(totals: Totals, run: RunFolder) -> None:
         _plot("Examples against their floor (the line)", _floors(totals)),
         _plot("Seconds", _seconds(totals)),
         _plot("Error / tolerance, the tolerance at the right edge", _errors(totals)),
+        *(f"<h3>{escape(f['property'])}</h3>{svg(run.cases / f['case'])}" for f in totals.failures),
         markdown(render(totals, run)),
     ]
     head = f'<meta charset="utf-8"><title>gdn-apc campaign: {found.word}</title><style>{STYLE}</style>'

@@ -25,6 +25,7 @@ from gdn_apc.fuzz.profiles import GATE_SEED, keeps_examples
 from gdn_apc.fuzz.properties.base import Property, Violation
 from gdn_apc.fuzz.runs import HOME, RunFolder, compact, environment, revision
 from gdn_apc.fuzz.summary import HELD, INCOMPLETE, KERNEL_FLOOR, PAIR_FLOOR, Totals, verdict
+from gdn_apc.fuzz.triage.after import after_failure
 
 WITNESSED_BY = "values"
 """The property that checks the witnesses: every output and every written block."""
@@ -195,6 +196,7 @@ class Session:
         except Violation as e:
             more = {"shard": 0, "round": 0, "phase": "witness", "witness": event}
             failed = self.run.save_failure(case, str(e), provenance, e.where, **more), e
+            after_failure(self.run, failed[0], properties.load_all()[WITNESSED_BY], self.target, e)
         except Broken as e:
             self.run.append("broken", message=f"witness of {event}: {e}")
             raise
@@ -215,7 +217,10 @@ class Session:
         )
         seconds = self.share()
         self.done += 1
-        return drive.run(seconds)
+        outcome = drive.run(seconds)
+        if outcome.status == "failed" and outcome.case:
+            after_failure(self.run, Path(outcome.case), prop, self.target, Violation(outcome.message))
+        return outcome
 
 
 def default_budget(target: Any, asked: list[Property]) -> int:

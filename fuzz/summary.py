@@ -52,6 +52,7 @@ class Totals:
     largest: list[int] = field(default_factory=lambda: [0, 0, 0])  # block size, tokens, steps
     status: dict[tuple[str, int], str] = field(default_factory=dict)  # (property, shard) → how it ended
     failures: list[dict[str, Any]] = field(default_factory=list)
+    triaged: dict[str, dict[str, Any]] = field(default_factory=dict)  # case → what triage said, in short
     broken: list[str] = field(default_factory=list)
     usage: str = ""
     canary: dict[str, Any] | None = None
@@ -112,6 +113,9 @@ class Totals:
     def _add_failure(self, e: dict[str, Any]) -> None:
         same = _origin(e)
         self.failures = [f for f in self.failures if _origin(f) != same] + [e]
+
+    def _add_triage(self, e: dict[str, Any]) -> None:
+        self.triaged[e["case"]] = e
 
     def _add_item(self, e: dict[str, Any]) -> None:
         name = e["property"]

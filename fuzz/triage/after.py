@@ -1,0 +1,117 @@
+"""Triage where failures happen: at the end of a campaign's property, and of a case in a file.
+
+``after_failure`` is what a campaign calls when it has saved a failing case; it may never cost the failure. ``triage_file`` is
+``gdn-apc triage``. Imports ``fuzz``. Exercise it with ``pytest tests/fuzz/test_triage.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from gdn_apc.fuzz.case import Case
+from gdn_apc.fuzz.properties.base import Property, Violation
+from gdn_apc.fuzz.runs import RunFolder
+from gdn_apc.fuzz.summary import BROKEN, FAILED, HELD, USAGE
+
+SLOW = 20.0
+"""A case whose check takes longer is not triaged inside a campaign: dozens of runs would hold it up."""
+
+
+def after_failure(
+    run: RunFolder, path: Path, prop: Property, target: Any, error: Violation, seconds: float = 0.0
+) -> None:
+    """Triage a failing case that was just saved at ``path``. What breaks is written down beside it, not raised.
+
+    ``seconds``: how long the case's check takes.
+    """
+    from gdn_apc.fuzz.targets.base import Target
+    from gdn_apc.fuzz.triage import report
+    from gdn_apc.fuzz.triage.standalone import save
+
+    if prop.kind == "canary" or not isinstance(target, Target):
+        return
+    try:
+        text = path.read_text()
+        case, provenance = Case.from_json(text), json.loads(text).get("provenance", {})
+        began = time.monotonic()
+        found = report.triage(prop, target, case, error, reruns=1 if seconds > SLOW else report.RERUNS)
+        found.target = provenance.get("target", found.target)
+        provenance["digest"] = found.runs[0].digest
+        path.write_text(case.to_json(**provenance))
+        report.write(found, path)
+        save(found, run.path / "repro" / f"{path.stem}.py", provenance)
+        run.append("triage", case=path.name, seconds=round(time.monotonic() - began, 2), **_short(found))
+    except (Exception, KeyboardInterrupt) as e:
+        run.append("triage", case=path.name, broke=f"{type(e).__name__}: {e}")
+        if isinstance(e, KeyboardInterrupt):
+            raise
+
+
+def _short(found: Any) -> dict[str, Any]:
+    record = found.record()
+    return {key: record[key] for key in ("layer", "kernel", "seam", "class", "kind", "verdict")}
+
+
+def triage_file(
+    path: Path, name: str | None, shrink: float, say: Callable[[str], None], errors: TextIO
+) -> int:
+    """Triage a case in a file, its files beside it. Returns the exit status."""
+    from gdn_apc.fuzz import properties, targets
+    from gdn_apc.fuzz.campaign import Broken
+    from gdn_apc.fuzz.triage import report
+    from gdn_apc.fuzz.triage.standalone import save
+
+    try:
+        text = path.read_text()
+        case, provenance = Case.from_json(text), json.loads(text).get("provenance", {})
+        name = name or provenance.get("target") or targets.DEFAULT
+        targets.threads(1)
+        target = targets.load(name)
+        prop = properties.load_all()[case.property]
+    except (OSError, ValueError, KeyError, targets.TargetUnavailable) as e:
+        print(f"case: {path} cannot be triaged: {e}", file=errors)
+        return USAGE
+    try:
+        if shrink:
+            case, path = _smaller(case, path, prop, target, shrink, {**provenance, "target": name}, say)
+        found = report.triage(prop, target, case)
+    except Broken as e:
+        print(f"BROKEN, our own code and not the target's: {e}", file=errors)
+        return BROKEN
+    found.target = name
+    written = report.write(found, path)
+    say("\n".join(found.text()))
+    say(f"\nwritten: {written}")
+    if found.runs[0].violation is not None:
+        script = path.parent / "triage" / f"{path.stem}.py"
+        save(found, script, {**provenance, "target": name})
+        say(f"a script that needs no suite: {script}")
+    return FAILED if found.fickle or found.runs[0].violation is not None else HELD
+
+
+def _smaller(
+    case: Case,
+    path: Path,
+    prop: Property,
+    target: Any,
+    seconds: float,
+    provenance: dict[str, Any],
+    say: Callable,
+) -> tuple[Case, Path]:
+    """The case made smaller, and the file that it is saved in."""
+    from gdn_apc.fuzz.runs import digest
+    from gdn_apc.fuzz.shrink import minimise, violation
+
+    began = time.monotonic()
+    small = minimise(case, lambda c: violation(prop, target, c) is not None, target.claims, seconds)
+    if small == case:
+        say("nothing smaller fails")
+        return case, path
+    say(f"shrunk from {case.num_tokens} to {small.num_tokens} tokens in {time.monotonic() - began:.1f} s")
+    smaller = path.with_name(f"{small.property}-{digest(small)}.json")
+    smaller.write_text(small.to_json(**provenance))
+    return small, smaller
