@@ -87,13 +87,15 @@ def test_layer_inputs_replayed_cold_leave_the_same_bits(engines, kind, budget):
 
 def replay(layer, inputs, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Window and state after one cold step over captured inputs x, a, b of one request."""
-    T = len(inputs[0])
+    T, device = len(inputs[0]), inputs[0].device
     columns = -(-T // block_size)
-    windows, states = (torch.zeros(columns + 1, *t.shape[1:], dtype=t.dtype) for t in layer.kv_cache)
+    windows, states = (
+        torch.zeros(columns + 1, *t.shape[1:], dtype=t.dtype, device=device) for t in layer.kv_cache
+    )
     blocks = build_metadata(
-        torch.tensor([T], dtype=torch.int32),
-        torch.tensor([0, T], dtype=torch.int32),
-        torch.arange(1, columns + 1, dtype=torch.int32)[None],
+        torch.tensor([T], dtype=torch.int32, device=device),
+        torch.tensor([0, T], dtype=torch.int32, device=device),
+        torch.arange(1, columns + 1, dtype=torch.int32, device=device)[None],
         block_size=block_size,
         max_query_len=T,
         num_tokens=T,
