@@ -146,7 +146,7 @@ def disturbed_step(
             deviations.append(near - o[start:end])
             turn = turn * decay[start:end].prod(0)
         overflowed = overflowed or (dtypes[1] == "fp16" and not bool(copies.state.isfinite().all()))
-        spread = copies.deviation(S), copies.written
+        spread = copies.deviation(S), copies.parts
         # A rounding may be turned where no copy turned it: turns are rare and large, so the last one has a bound.
         tolerance = state_tolerance(*_defined(overflowed, *spread), copies.roundoff, magnitude) + turn
         result.state_unstored_tol[column] = tolerance

@@ -41,7 +41,7 @@ def output_tolerance(
     also counts for its own element. ``magnitude``: [1, HV, 1], largest value at hand, for the floor.
     """
     square = deviation.square()
-    measure = torch.maximum(gross, 1e-2 * gross.mean(-1, keepdim=True)).clamp(min=1e-300)
+    measure = torch.maximum(gross, 1e-8 * gross.mean(-1, keepdim=True)).clamp(min=1e-300)
     relative = (square / measure).mean((0, 3), keepdim=True)[0]  # [m, HV, 1]
     relative = relative + relative.mean(0, keepdim=True) / 2 + roundoff**2 / 3
     own = square.amax(0) / 9
@@ -53,18 +53,14 @@ def state_tolerance(
 ) -> torch.Tensor:
     """Tolerance before storing of a state: ``deviation: [R, HV, V, K]`` of the copies → [HV, V, K].
 
-    ``written: [HV, V, K]``: sum of squares of the step's writes u kᵀ, which are products of rounded operands.
-    Errors are sums of (error of u) kᵀ, so copies are pooled along rows and along columns; those that round
-    at random also by the product of the two. A single large deviation counts for its own element.
+    ``written: [HV, V, K]``: sum of squares of all parts of what is added up to each element, its natural measure. As
+    for outputs, the copies and elements of a head are pooled relative to it, and a large deviation counts for itself.
     """
     square = deviation.square()
-    rows, columns = square.mean((0, 3), keepdim=True)[0], square.mean((0, 2), keepdim=True)[0]
-    random = square[1:].mean(0)
-    product = random.mean(2, keepdim=True) * random.mean(1, keepdim=True)
-    product = product / random.mean((1, 2), keepdim=True).clamp(min=1e-300)
+    measure = torch.maximum(written, 1e-8 * written.mean((1, 2), keepdim=True)).clamp(min=1e-300)
+    relative = (square / measure).mean((0, 2, 3))[:, None, None] + roundoff**2 / 3
     own = square.amax(0) / 9
-    pooled = torch.maximum((rows + columns) / 2, product)
-    return COVERAGE * (pooled + own + written * (roundoff**2 / 3)).sqrt() + FLOOR * (1 + magnitude)
+    return COVERAGE * (measure * relative + own).sqrt() + FLOOR * (1 + magnitude)
 
 
 def stored(tolerance: torch.Tensor, exact: torch.Tensor, dtype: str) -> torch.Tensor:

@@ -13,7 +13,7 @@ what a target computed; the random numbers are the same in every call. ``oracle.
 
 Where values are rounded, chunk path (equations of ``oracle.wy``): operands of every product to the operand dtype
 (bf16 for bf16 inputs, tf32 for fp16 inputs, "fp32" for fp32 inputs, which allows three tf32 products in place of
-one); sums of g to fp32; the state to the cache's dtype at every boundary. One-token path: fp32 throughout.
+one); with fp32 operands, every partial sum of a product; sums of g to fp32; the state to the cache's dtype at every boundary. One-token path: fp32 throughout.
 
 Imports torch and ``oracle``. Exercise it with ``pytest tests/oracle/test_tightness.py``.
 """
@@ -34,11 +34,12 @@ OPERAND = {"bf16": "bf16", "fp16": "tf32", "fp32": "fp32"}
 """Operand dtype of a chunk kernel's products, by input dtype."""
 
 # Random relative error of an operand, ±: 3/4 of the unit roundoff has the variance of rounding to nearest.
-# fp32 stands for three tf32 products or an fp32 sum over K terms, both some 2^-22.
+# fp32 stands for three tf32 products, off by some 2^-22; what the sums of fp32 products lose comes on top.
 _OPERAND_ERROR = {"bf16": 0.75 * 2.0**-8, "tf32": 1.5 * 2.0**-11, "fp32": 0.75 * 2.0**-22}
 _FP32 = 2.0**-24
 _FP32_SUM = 2.0**-23  # a sum of K products in fp32, relative to each product
 _EXP = 2.0**-22  # exp, log and division as GPUs compute them
+_SUMMED = (_FP32 / _OPERAND_ERROR["fp32"]) ** 2 / 2  # from ``_drift`` to sums of squares of products
 
 
 _TABLE: dict[torch.device, torch.Tensor] = {}
@@ -80,6 +81,17 @@ def _hardware_round(x: torch.Tensor, operand: str) -> torch.Tensor:
     return x * (1 - 2.0**-23)
 
 
+def _drift(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``[H, i, n] @ [H, n, j]`` → n times the mean square of the running sums, from sums after each eighth of n.
+
+    Times 2⁻⁴⁸ / 3 it is the variance of adding n products in fp32: sums that wander far before they end near 0, or grow
+    steadily, lose more digits than the products' own size tells.
+    """
+    n = a.shape[-1]
+    parts = [x @ y for x, y in zip(a.tensor_split(min(n, 8), -1), b.tensor_split(min(n, 8), -2), strict=True)]
+    return torch.stack(parts).cumsum_(0).square_().mean(0) * n
+
+
 @dataclass
 class Inputs:
     """A step's inputs, prepared, in float64: what ``delta_rule.prepare`` returns and how it came about.
@@ -108,7 +120,9 @@ class Copies:
         self.HV = state.shape[0]
         self.noise = Noise(state.device)
         self.state = state.repeat(REPLICAS, 1, 1)  # [R·HV, V, K]
-        self.written = torch.zeros_like(state)  # sums of squares of all parts of writes u kᵀ, decayed: [HV, V, K]
+        self.written = torch.zeros_like(
+            state
+        )  # sums of squares of all parts of writes u kᵀ, decayed: [HV, V, K]
         self.one_token = one_token
         q, k = inputs.q, inputs.k
         if inputs.use_qk_l2norm:
@@ -151,37 +165,51 @@ class Copies:
         from_start, beta = torch.exp(G)[..., None], beta[..., None]
         T = torch.eye(end - start, dtype=G.dtype, device=G.device).expand_as(D)
         if end - start > 1:
-            A = noise.relative((beta * D * (k @ k.mT)).tril(-1), _EXP)  # (7)
+            A = noise.relative((beta * D * self._product(k, k.mT)).tril(-1), _EXP)  # (7)
             T = torch.linalg.solve_triangular(T + A, T, upper=False, unitriangular=True)
         # Each product rounds its own T: where a state already answers v, U and W Sᵀ cancel, and their errors do not.
         T_u, T_w = T * beta.mT, T * (beta * from_start).mT
-        W = r(T_w) @ r(k)
-        U = r(T_u) @ r(v)
+        W = self._product(r(T_w), r(k))
+        U = self._product(r(T_u), r(v))
         S = r(self.state)
-        U = r(U) - r(W) @ S.mT  # (8)
-        P = D * (q @ k.mT)
-        o = from_start * (q @ S.mT) + r(P) @ r(U)  # (9)
+        U = r(U) - self._product(r(W), S.mT)  # (8)
+        P = D * self._product(q, k.mT)
+        o = from_start * self._product(q, S.mT) + self._product(r(P), r(U))  # (9)
         to_end = torch.exp(G[:, -1:] - G)[..., None]
         kept = noise.relative(from_start[:, -1:] * self.state, _EXP)
-        measure = self._measure(q, k, v, D, beta, from_start, T, T_u, T_w, U, P, to_end)
-        self.state = torch.baddbmm(kept, r(to_end * U).mT, k)  # (10)
+        measure = self._measure(q, k, v, D, beta, from_start, T, T_u, T_w, W, U, P, to_end)
+        self.state = kept + self._product(r(to_end * U).mT, k)  # (10)
         return o.view(REPLICAS, self.HV, *o.shape[1:]).transpose(1, 2), measure.transpose(0, 1)
 
+    def _product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """``a @ b``, summed up in fp32: each addition rounds the sum so far. Matters beside fp32 operands only."""
+        exact = a @ b
+        if self.operand != "fp32":
+            return exact
+        error = _FP32 * _drift(a[: self.HV], b[: self.HV]).sqrt()
+        return exact + self.noise.like(exact) * error.repeat(REPLICAS, 1, 1)
+
     def _measure(self, *chunk: torch.Tensor) -> torch.Tensor:
-        """What the chunk's outputs are made of: [HV, end − start, V], and ``written`` brought to the chunk's end.
+        """What the chunk's outputs are made of: [HV, end − start, V]; and ``written`` brought to the chunk's end.
 
         Sums of squares of all that is added up on the way to an output, U, W and A included, as if each summand had
         an independent relative error of 1: where large parts cancel, the errors follow the parts.
         """
-        first = slice(self.HV)
-        S = self.state[first].square() + self.written
-        squares = (x[first].square() for x in chunk)
-        q, k, v, D, beta, from_start, T, T_u, T_w, U, P, to_end = squares
+        chunk = [x[: self.HV] for x in chunk]
+        S = self.state[: self.HV]
+        q, k, v, D, beta, from_start, T, T_u, T_w, _, U, P, to_end = (x.square() for x in chunk)
+        in_S = S.square() + self.written
+        in_qS, in_WS, in_qk, in_PU = q @ in_S.mT, (T_w @ k) @ in_S.mT, q @ k.mT, P @ U
+        if self.operand == "fp32":
+            q_, k_, W_, U_, P_ = (chunk[i] for i in (0, 1, 9, 10, 11))
+            in_qS, in_WS = in_qS + _SUMMED * _drift(q_, S.mT), in_WS + _SUMMED * _drift(W_, S.mT)
+            in_qk, in_PU = in_qk + _SUMMED * _drift(q_, k_.mT), in_PU + _SUMMED * _drift(P_, U_)
         in_A = (beta * D * (k @ k.mT)).tril(-1)
-        in_U = T_u @ v + (T_w @ k) @ S.mT + T @ (in_A @ U)
-        writes = to_end * (U + in_U)
-        self.written = from_start[:, -1:] * self.written + writes.mT @ k
-        return from_start * (q @ S.mT) + (D * (q @ k.mT) + P) @ U + P @ in_U
+        in_U = T_u @ v + in_WS + T @ (in_A @ U)
+        kept = from_start[:, -1:] * S.square() * (_EXP / _OPERAND_ERROR[self.operand]) ** 2
+        self.written = from_start[:, -1:] * self.written + (to_end * (U + in_U)).mT @ k
+        self.parts = self.written + kept
+        return from_start * in_qS + (D * in_qk) @ U + in_PU + P @ in_U
 
     def token(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The only token of the step by equations (1) to (4), fp32 throughout; returns as ``chunk`` does."""
@@ -196,6 +224,7 @@ class Copies:
         q, k, v, beta = (x[first].square() for x in (self.q, self.k, self.v[:, 0], self.beta))
         in_u = beta * (v + (S[first].square() * k).sum(-1))
         self.written = in_u[..., None] * k
+        self.parts = self.written + S[first].square()
         S = noise.relative(S + noise.relative(u, _FP32_SUM)[..., None] * self.k, _FP32)  # (3)
         self.state = S
         o = (noise.relative(S, _FP32_SUM) * self.q).sum(-1)  # (4)

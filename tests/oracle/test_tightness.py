@@ -225,3 +225,54 @@ def test_a_strong_gate_may_be_exponentiated_in_fp32(g):
         )
         > 2
     )
+
+
+def wide_row(dtype, state, values, m=6, heads=4, width=128):
+    """One row of heads as wide as real models': q, k, v, g, beta and a state that the row reads."""
+    r = torch.Generator().manual_seed(7)
+    q, k = (torch.randn(m, heads, width, generator=r).to(regimes.TORCH[dtype]) for _ in range(2))
+    k = k[:1].expand_as(k)
+    key = torch.nn.functional.normalize(k[0].float(), dim=-1)
+    S = values(r, heads, width)
+    v = (S @ key[..., None])[..., 0].expand(m, heads, width).to(regimes.TORCH[dtype])
+    g, beta = torch.full((m, heads), -1e-4), torch.full((m, heads), 0.9)
+    args = dict(n=5, block_size=64, chunk_size=64, dtypes=(dtype, state), scale=None, use_qk_l2norm=True)
+    return args | dict(q=q, k=k, v=v, g=g, beta=beta, state=S.to(regimes.TORCH[state]))
+
+
+def assert_near(found):
+    """No alarm, and no tolerance that is out of all proportion, in a few units of every quantity."""
+    for (quantity, when), parts in found.found.items():
+        largest = float(torch.cat(parts).max())
+        assert 0.05 < largest <= (LARGEST if when == "unstored" else 1.0), (quantity, when)
+
+
+@pytest.mark.parametrize("dtype", INPUTS)
+def test_a_state_that_already_answers(dtype):
+    """v = S k: what is written cancels, the roundings of its two parts do not; they are of the parts' size."""
+    found = Ratios("answered", dtype)
+    for fold in (False, True):
+        args = wide_row(dtype, "fp32", lambda r, H, W: torch.randn(H, W, W, generator=r), m=40)
+        found.add_step(delta_step(**args), simulated.delta(**args, variant=simulated.Variant(fold_beta=fold)))
+    assert_near(found)
+
+
+def test_sums_that_grow_to_their_end():
+    """fp32 products of one sign: the running sums, and what each addition loses, grow with every product."""
+    args = wide_row("fp32", "fp32", lambda r, H, W: 1 + torch.rand(H, W, W, generator=r), m=40)
+    args["q"] = args["k"] = args["q"].abs()
+    found = Ratios("growing", "fp32")
+    found.add_step(delta_step(**args), simulated.delta(**args))
+    found.add_step(delta_step(**args), simulated.delta(**args, variant=simulated.Variant(fp32="three")))
+    assert_near(found)
+
+
+def test_small_rows_beside_large_ones():
+    """A value row 2¹⁶ times smaller than its neighbours keeps a tolerance of its own size, in outputs and states."""
+    args = wide_row("bf16", "fp32", lambda r, H, W: torch.randn(H, W, W, generator=r))
+    small = torch.ones(128).scatter(0, torch.arange(0, 128, 2), 2.0**-16)
+    args["v"], args["state"] = args["v"] * small, args["state"] * small[:, None]
+    want = delta_step(**args)
+    for tol, exact in ((want.o_tol, want.o), (want.state_tol[0].amax(-1), want.writes[0].state.norm(dim=-1))):
+        relative = (tol / exact.abs().mean(-1, keepdim=True)).reshape(-1, 64, 2).mean((0, 1))
+        assert relative[0] < 4 * 2.0**-16 * relative[1]
