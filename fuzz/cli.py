@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gdn_apc.fuzz import options, spec_command
+from gdn_apc.fuzz.bench import command as bench
 from gdn_apc.fuzz.mutants import command as mutants
 from gdn_apc.fuzz.runs import RunFolder, default_path
 from gdn_apc.fuzz.triage import command as triage
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="versions, devices, and which targets can run here")
     doctor.set_defaults(run=_doctor)
     mutants.add_to(commands)
+    bench.add_to(commands)
     triage.add_to(commands)
     spec_command.add_to(commands)
     return parser
