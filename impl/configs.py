@@ -7,8 +7,10 @@ depend on its own inputs only (DESIGN.md, section 4.1). Imports torch and the st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, wraps
 
 import torch
 
@@ -56,6 +58,39 @@ def architecture(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
+_overrides: dict[str, Launch] = {}
+
+
+@contextmanager
+def override(**launches: Launch) -> Iterator[None]:
+    """Launches by kernel, in the place of the table's, for the tuning script (``fuzz/bench/tune.py``) and nobody else.
+
+    Raises ``TypeError`` for a kernel that ``Config`` has not.
+    """
+    unknown = launches.keys() - Config.__dataclass_fields__.keys()
+    if unknown:
+        raise TypeError(
+            f"override: no kernel is called {', '.join(sorted(unknown))}; expected some of {', '.join(Config.__dataclass_fields__)}"
+        )
+    before = dict(_overrides)
+    _overrides.update(launches)
+    try:
+        yield
+    finally:
+        _overrides.clear()
+        _overrides.update(before)
+
+
+def _overridable(table: Callable[..., Config]) -> Callable[..., Config]:
+    @wraps(table)
+    def configured(*shape_class) -> Config:
+        found = table(*shape_class)
+        return replace(found, **_overrides) if _overrides else found
+
+    return configured
+
+
+@_overridable
 @lru_cache
 def config(V: int, dtype: torch.dtype, arch: str) -> Config:
     """The configuration of one shape class: heads of V columns, inputs of this dtype.

@@ -5,7 +5,7 @@ import inspect
 import pytest
 import torch
 
-from gdn_apc.impl.configs import config, next_power_of_two
+from gdn_apc.impl.configs import Launch, config, next_power_of_two, override
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -31,3 +31,22 @@ def test_the_interpreter_takes_whole_heads(V):
     """There, an operation costs the same at any width."""
     found = config(V, torch.float32, "interpreter")
     assert found.prepare.tile == found.scan.tile == found.recurrent.tile >= V
+
+
+def test_a_launch_is_overridden_and_comes_back():
+    """The tuning script changes one kernel's launch, for as long as it looks."""
+    shape_class = 128, torch.bfloat16, "sm_90"
+    before = config(*shape_class)
+    with override(scan=Launch(64, 8, 3)):
+        with override(conv=Launch(256, 4, 1)):
+            assert config(*shape_class).conv == Launch(256, 4, 1)
+            assert config(*shape_class).scan == Launch(64, 8, 3)
+        assert config(*shape_class).conv == before.conv
+    assert config(*shape_class) == before
+
+
+def test_an_unknown_kernel_is_not_overridden():
+    """A name that no kernel has would change nothing, silently."""
+    with pytest.raises(TypeError, match="override: no kernel is called scam; expected some of conv, "):
+        with override(scam=Launch(64, 8, 3)):
+            pass
