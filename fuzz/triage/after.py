@@ -43,8 +43,9 @@ def after_failure(
         provenance["digest"] = found.runs[0].digest
         path.write_text(case.to_json(**provenance))
         report.write(found, path)
-        save(found, run.path / "repro" / f"{path.stem}.py", provenance)
-        run.append("triage", case=path.name, seconds=round(time.monotonic() - began, 2), **_short(found))
+        needs = save(found, run.path / "repro" / f"{path.stem}.py", provenance)
+        took = round(time.monotonic() - began, 2)
+        run.append("triage", case=path.name, seconds=took, needs_suite=needs, **_short(found))
     except (Exception, KeyboardInterrupt) as e:
         run.append("triage", case=path.name, broke=f"{type(e).__name__}: {e}")
         if isinstance(e, KeyboardInterrupt):
@@ -53,7 +54,8 @@ def after_failure(
 
 def _short(found: Any) -> dict[str, Any]:
     record = found.record()
-    return {key: record[key] for key in ("layer", "kernel", "seam", "class", "kind", "verdict")}
+    named = {"fault": record["class"], "diagnosis": record["kind"]}
+    return {key: record[key] for key in ("layer", "kernel", "seam", "verdict")} | named
 
 
 def triage_file(
@@ -88,8 +90,8 @@ def triage_file(
     say(f"\nwritten: {written}")
     if found.runs[0].violation is not None:
         script = path.parent / "triage" / f"{path.stem}.py"
-        save(found, script, {**provenance, "target": name})
-        say(f"a script that needs no suite: {script}")
+        needs = save(found, script, {**provenance, "target": name})
+        say(f"no script without the suite: {needs}" if needs else f"a script that needs no suite: {script}")
     return FAILED if found.fickle or found.runs[0].violation is not None else HELD
 
 

@@ -17,8 +17,8 @@ from gdn_apc.fuzz.targets.planted import FAULTS
 from gdn_apc.fuzz.validity import problems
 
 
-def first(strategy, condition) -> Case:
-    """The first drawn case that meets the condition, unshrunk; of at most 2,000."""
+def first(strategy, condition, tokens: int = 11) -> Case:
+    """The first drawn case that meets the condition, unshrunk; of at most 2,000. Of at least so many tokens."""
     found = []
 
     for number in range(20):
@@ -33,7 +33,7 @@ def first(strategy, condition) -> Case:
         )
         @given(case=strategy)
         def draw(case):
-            if not found and case.num_tokens > 10 and condition(case):
+            if not found and case.num_tokens >= tokens and condition(case):
                 found.append(case)
 
         draw()
