@@ -1,5 +1,7 @@
 """A worker that finds a shared GPU full tries again, and gives back what it does not need."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -36,7 +38,7 @@ def test_tries_again_until_there_is_room(gpu, times):
     run, attempts = failing(times)
     assert memory.patiently(GPU, run, waits.append) == "answer"
     assert len(attempts) == times + 1 and len(waits) == times
-    assert all(later > earlier for earlier, later in zip(waits, waits[1:]))
+    assert all(later > earlier for earlier, later in itertools.pairwise(waits))
 
 
 def test_gives_up_after_the_last_attempt(gpu):
