@@ -72,7 +72,7 @@ class Engine:
     @property
     def gdn_layers(self) -> list[Any]:
         """The GDN layers, in the model's order."""
-        context = self.runner.compilation_config.static_forward_context
+        context = self.config.compilation_config.static_forward_context
         return [layer for layer in context.values() if hasattr(layer, "gqa_interleaved_layout")]
 
     @property

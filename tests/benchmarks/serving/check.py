@@ -157,10 +157,72 @@ def padding(engine: Any, left: Callable[[], float]) -> dict:
     return dict(same_answers=same, of=len(prompts), worst_first_logprob=worst, ok=same >= 3 and worst < 0.5)
 
 
+def chunked(engine: Any, left: Callable[[], float]) -> dict:
+    """Steps that end inside blocks, on their edges, and after several: the first sibling hits every full block."""
+    from graphs import GraphAudit
+
+    B, config, wrong, published = engine.block_size, engine.scheduler.scheduler_config, [], 0
+    prompt = text(256, 10, 3 * B + 20)
+    cuts = (B // 2 + 5, B, B + B // 2)
+    for cut in cuts:
+        engine.forget()
+        config.long_prefill_token_threshold = cut
+        with GraphAudit(engine, engine.taps, numerics=(LAYER,)) as audit:
+            engine.one(prompt, generate=1)
+            for shared in (3 * B + 5, 2 * B, B + 1, B - 1):
+                hit = engine.one(prompt[:shared] + text(256, 11, B // 4), generate=1).hit
+                if hit != shared // B * B:
+                    wrong.append((cut, shared, hit))
+            published += audit.published((LAYER,))
+        if left() < 0:
+            break
+    config.long_prefill_token_threshold = 0
+    return dict(
+        cuts=cuts, wrong_hits=wrong, published=published, ok=not wrong and published > 0, cut=left() < 0
+    )
+
+
+def pressure(engine: Any, left: Callable[[], float]) -> dict:
+    """A pool too small for its requests: they are preempted, resumed, evicted and hit again; every state is right."""
+    from graphs import GraphAudit
+
+    B, before = engine.block_size, engine.preemptions()
+    # Each is about to need a second block, and there is none.
+    prompts = [text(256, 50 + i, B - 8) for i in range(7)]
+    groups = len(engine.scheduler.kv_cache_config.kv_cache_groups)
+    with engine.holding(groups * len(prompts) * engine.bytes_per_block) as blocks:
+        with GraphAudit(engine, engine.taps, numerics=(LAYER,)) as audit:
+            first = engine.generate(*prompts, generate=24)
+            again = [p + a.tokens[:-1] + text(256, 60, 9) for p, a in zip(prompts, first)]
+            engine.generate(*again, generate=4)
+            hits = [engine.one(p, generate=2).hit for p in reversed(again)]
+            count = audit.published((LAYER,))
+        free = engine.pool.get_num_free_blocks()
+    preempted = engine.preemptions() - before
+    return dict(
+        blocks=blocks, free_after=free, preemptions=preempted, hits=hits, rows=audit.rows, replayed=audit.replayed,
+        published=count, worst_ratio=audit.worst, ok=preempted > 0 and count > 0 and free == blocks and any(hits),
+    )  # fmt: skip
+
+
+def any_cut(engine: Any, left: Callable[[], float]) -> dict:
+    """However the steps are cut: a hit against a cold run in one step, and a row beside others against it alone."""
+    budget, B = engine.config.scheduler_config.max_num_batched_tokens, engine.block_size
+    prompt = text(256, 61, budget - 5)
+    cold, warm = engine.one(prompt, generate=6), engine.one(prompt, generate=6)
+    engine.forget()
+    engine.one(prompt[: B + 3], generate=1)
+    part = engine.one(prompt, generate=6)
+    engine.forget()
+    beside, *_ = engine.generate(prompt[: B + 7], text(256, 62, B), generate=6)
+    engine.forget()
+    alone = engine.one(prompt[: B + 7], generate=6)
+    pairs = (cold, warm), (cold, part), (beside, alone)
+    apart = [(a.logprobs - b.logprobs).abs().max().item() for a, b in pairs]
+    return dict(hits=(warm.hit, part.hit), worst_logprob=apart, ok=warm.hit > part.hit > 0 and not any(apart))
+
+
 STEPS = dict(
-    life=life,
-    warm_equals_cold=warm_equals_cold,
-    replayed_cold=replayed_cold,
-    corrupted=corrupted,
-    padding=padding,
-)
+    life=life, warm_equals_cold=warm_equals_cold, replayed_cold=replayed_cold, corrupted=corrupted, padding=padding,
+    chunked=chunked, pressure=pressure, any_cut=any_cut,
+)  # fmt: skip

@@ -12,8 +12,9 @@ from typing import Any
 
 import models
 
-ENGINES = ["align", "all", "off", "align-v2", "check"]
-"""Stock ``align``, the plugin, no cache (all on Model Runner V1), ``align`` on V2, and the one that is audited."""
+ENGINES = ["align", "all", "off", "align-v2", "check", "invariant"]
+"""Stock ``align``, the plugin, no cache (all on Model Runner V1), ``align`` on V2; the plugin audited, and the plugin
+with ``VLLM_BATCH_INVARIANT=1``, under which a hit must change no bit however the steps are cut."""
 
 PARTS = ["check", "siblings", "repeat", "prefill", "decode", "agreement", "workload"]
 
@@ -37,6 +38,7 @@ class Scale:
     check_model: str
     options: dict[str, Any]
     check_options: dict[str, Any]
+    invariant: dict[str, str]  # environment
     warm: dict[str, Any]
     sibling_length: int
     shared: list[int]
@@ -49,6 +51,7 @@ class Scale:
     small_bytes: int
     rounds: int
     environment: dict[str, str]
+    start_seconds: float = 150
 
 
 ENVIRONMENT = {
@@ -82,6 +85,7 @@ SCALES = {
             max_model_len=32768,
             max_num_batched_tokens=8192,
             max_num_seqs=128,
+            gpu_memory_utilization=0.2,  # what must be free when an engine starts; there are six
             kv_cache_memory_bytes=16 << 30,
             compilation_config=_graphs(1, 4, 32, 128),
         ),
@@ -90,10 +94,12 @@ SCALES = {
             max_model_len=2048,
             max_num_batched_tokens=768,
             max_num_seqs=8,
+            gpu_memory_utilization=0.1,
             kv_cache_memory_bytes=2 << 30,
             async_scheduling=False,
             compilation_config=_graphs(1, 2, 4, 8),
         ),
+        invariant={"VLLM_BATCH_INVARIANT": "1"},
         warm=dict(lengths=[9000, 31000, 700], rows=[1, 3, 32, 128]),
         sibling_length=15000,
         shared=[14000, 9000, 5000, 3000, 1500, 600],
@@ -105,7 +111,7 @@ SCALES = {
         workload="large",
         small_bytes=2 << 30,
         rounds=5,
-        environment={"OMP_NUM_THREADS": "2"},
+        environment={"OMP_NUM_THREADS": "2", "VLLM_LOGGING_LEVEL": "INFO"},
     ),
     "tiny": Scale(
         model="tiny",
@@ -118,6 +124,7 @@ SCALES = {
             block_size=64, load_format="seeded", max_model_len=1024, max_num_batched_tokens=256,
             kv_cache_memory_bytes=64 << 20,
         ),
+        invariant={},
         warm=dict(lengths=[600], rows=[1, 3]),
         sibling_length=700,
         shared=[600, 400, 200, 100, 60],
@@ -136,11 +143,14 @@ SCALES = {
 
 def engine(name: str, scale: Scale, out: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """What ``process.py`` is told, and its environment."""
-    check = name == "check"
+    check = name in ("check", "invariant")
     shape = scale.check_model if check else scale.model
     options = dict(scale.check_options if check else scale.options)
     environment = ENVIRONMENT | scale.environment
-    if name in ("all", "check"):
+    if name == "invariant":
+        environment |= scale.invariant
+        options |= dict(enforce_eager=True, compilation_config={})
+    if name in ("all", "check", "invariant"):
         environment["GDN_APC_PLUGIN"] = "1"
     elif name == "off":
         options |= dict(enable_prefix_caching=False, mamba_cache_mode="none")
@@ -162,7 +172,10 @@ def jobs(scale: Scale) -> Iterator[Job]:
         yield Job("check", "check", "check", 15, dict(step="warm_equals_cold", eager=eager))
     for step in ("replayed_cold", "corrupted"):
         yield Job("check", "check", "check", 20, dict(step=step, eager=True))
+    yield Job("check", "check", "check", 25, dict(step="chunked", eager=True))
+    yield Job("check", "check", "check", 30, dict(step="pressure", eager=False))
     yield Job("check", "check", "check", 15, dict(step="padding", eager=False))
+    yield Job("check", "invariant", "check", 15, dict(step="any_cut", eager=True))
     for seed in range(min(3, scale.rounds)):
         for name in ("all", "align", "off"):
             arguments = dict(length=scale.sibling_length, shared=scale.shared, own=scale.own, seed=seed)

@@ -33,7 +33,7 @@ class Results:
     """What was measured, written down line by line."""
 
     def __init__(self, out: Path, budget: float) -> None:
-        self.file = open(out / "results.jsonl", "a")
+        self.file = open(out / "results.jsonl", "w")
         self.began = time.monotonic()
         self.budget = budget
 
@@ -102,12 +102,12 @@ def started(names: list[str], scale: plan.Scale, out: Path, results: Results) ->
     """The engines that came up. The first starts alone: it tunes the kernels that the others then find tuned."""
     processes = {name: Process(name, *plan.engine(name, scale, out), out) for name in names}
     for process in processes.values():
-        results.add(engine=process.name, job="import", result=process.answer(results.left()))
+        results.add(engine=process.name, job="import", result=process.answer(scale.start_seconds))
     for group in (names[:1], names[1:]):
         for name in group:
             processes[name].send({"go": True})
         for name in group:
-            results.add(engine=name, job="start", result=processes[name].answer(results.left()))
+            results.add(engine=name, job="start", result=processes[name].answer(scale.start_seconds))
     return {name: process for name, process in processes.items() if process.alive}
 
 
