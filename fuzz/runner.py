@@ -232,7 +232,10 @@ def truth(world: World, r: RanRow) -> oracle.StepResult:
     """What the oracle says of a row, from the bits it read, by the clauses on fp32 that its target claims."""
     s, d, layer_, claims = world.case.sizes, world.case.dtypes, world.layer, world.target.claims
     products = "fp32" if claims.conv_fp32 or d.conv != d.input else d.input
-    token = dict(one_token_fp32=claims.fresh_token_fp32 or r.row.n > 0)
+    token = dict(
+        one_token_fp32=claims.fresh_token_fp32 or r.row.n > 0,
+        operand="fp16" if d.input == "fp16" and not claims.fp16_range else None,
+    )
     common = dict(n=r.row.n, block_size=s.B)
     if world.case.level == "conv":
         return oracle.conv_step(

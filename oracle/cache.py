@@ -19,7 +19,7 @@ from gdn_apc.oracle.compare import FLOOR, output_tolerance, state_tolerance, sto
 from gdn_apc.oracle.conv import causal_conv1d, window_after
 from gdn_apc.oracle.delta_rule import advance, check_inputs, prepare, recurrence
 from gdn_apc.oracle.dtypes import half_ulp, round_to
-from gdn_apc.oracle.perturb import Copies, Inputs
+from gdn_apc.oracle.perturb import OPERAND, Copies, Inputs
 
 
 class Write(NamedTuple):
@@ -92,13 +92,15 @@ def delta_step(
     scale: float | None = None,
     use_qk_l2norm: bool = False,
     one_token_fp32: bool = True,
+    operand: str | None = None,
 ) -> StepResult:
     """The delta rule of one row: m = q.shape[0] tokens after n.
 
     ``q, k: [m, H, K]``, ``v: [m, HV, V]``, ``g, beta: [m, HV]`` in their own dtypes, taken as exact;
     ``state: [HV, V, K]``, the bits that the row read, None if and only if n = 0; ``dtypes``: names of the input
     and the state dtype. ``one_token_fp32``: the contract's fp32 throughout for a step of one token; False allows it
-    the rounded operands of a chunk, for a target that does not claim that clause.
+    the rounded operands of a chunk, for a target that does not claim that clause. ``operand``: the dtype of its
+    products' operands, ``perturb.OPERAND`` by default.
     """
     check_inputs(q, k, v, g, beta, state)
     m = v.shape[0]
@@ -110,7 +112,7 @@ def delta_step(
         raw_q, raw_k, v.double()[None], g.double()[None], beta.double()[None], scale, use_qk_l2norm
     )
     exact = prepare(q, k, v, g, beta, scale, use_qk_l2norm, torch.float64)
-    return disturbed_step(exact, disturbed, n, block_size, chunk_size, state, dtypes, one_token_fp32)
+    return disturbed_step(exact, disturbed, n, block_size, chunk_size, state, dtypes, one_token_fp32, operand)
 
 
 def disturbed_step(
@@ -122,6 +124,7 @@ def disturbed_step(
     state: torch.Tensor | None,
     dtypes: tuple[str, str],
     one_token_fp32: bool = True,
+    operand: str | None = None,
 ) -> StepResult:
     """``delta_step`` of prepared inputs: the exact ones (``delta_rule.prepare``), and those of the disturbed copies."""
     q, k, v, g, beta = exact
@@ -130,7 +133,7 @@ def disturbed_step(
     o = torch.empty_like(v)
     if m == 0:
         return StepResult(o, o.clone())
-    copies = Copies(disturbed, dtypes[0], S, one_token=m == 1 and one_token_fp32)
+    copies = Copies(disturbed, operand or OPERAND[dtypes[0]], S, one_token=m == 1 and one_token_fp32)
     result = StepResult(o, torch.empty_like(o))
     magnitude = torch.maximum(S.abs().amax((1, 2), keepdim=True), v.abs().amax((0, 2))[:, None, None])
     overflowed = not bool(S.isfinite().all())

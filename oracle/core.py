@@ -97,13 +97,14 @@ def core_step(
     dtypes: tuple[str, str],
     conv_products: str = "fp32",
     one_token_fp32: bool = True,
+    operand: str | None = None,
 ) -> StepResult:
     """The core of one row of a step: see ``cache.delta_step`` and ``cache.conv_step``.
 
     ``x: [m, D]``, ``a, b: [m, HV]``; ``state: [HV, V, K]`` and ``window: [W − 1, D]``, the bits that the row read, None
     if and only if n = 0. Tolerances allow the convolution's y to be rounded the other way where it is within
-    fp32 errors of a tie, and the gates to be computed in fp32. ``conv_products`` and ``one_token_fp32`` are
-    ``conv_step``'s and ``delta_step``'s clauses that a target may not claim.
+    fp32 errors of a tie, and the gates to be computed in fp32. ``conv_products``,
+    ``one_token_fp32`` and ``operand`` are ``conv_step``'s and ``delta_step``'s, for clauses that a target does not claim.
     """
     conv = conv_step(
         x,
@@ -130,7 +131,9 @@ def core_step(
     near_g, near_beta = disturbed_gates(g, beta, a, b, params)
     disturbed = Inputs(near_q, near_k, near_v, near_g, near_beta, scale, params.use_qk_l2norm)
 
-    result = disturbed_step(exact, disturbed, n, block_size, chunk_size, state, dtypes, one_token_fp32)
+    result = disturbed_step(
+        exact, disturbed, n, block_size, chunk_size, state, dtypes, one_token_fp32, operand
+    )
     for column, write in conv.writes.items():
         result.writes[column] = Write(result.writes[column].state, write.window)
     return result

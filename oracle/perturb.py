@@ -31,11 +31,18 @@ from gdn_apc.oracle.dtypes import half_ulp, round_to
 REPLICAS = 8
 
 OPERAND = {"bf16": "bf16", "fp16": "tf32", "fp32": "fp32"}
-"""Operand dtype of a chunk kernel's products, by input dtype."""
+"""Operand dtype of a chunk kernel's products, by input dtype. ``"fp16"`` has tf32's precision without its range."""
 
 # Random relative error of an operand, ±: 3/4 of the unit roundoff has the variance of rounding to nearest.
 # fp32 stands for three tf32 products, off by some 2^-22; what the sums of fp32 products lose comes on top.
-_OPERAND_ERROR = {"bf16": 0.75 * 2.0**-8, "tf32": 1.5 * 2.0**-11, "fp32": 0.75 * 2.0**-22}
+# fp16 is allowed what tf32 is, and the spacing of its subnormals.
+_OPERAND_ERROR = {
+    "bf16": 0.75 * 2.0**-8,
+    "tf32": 1.5 * 2.0**-11,
+    "fp16": 1.5 * 2.0**-11,
+    "fp32": 0.75 * 2.0**-22,
+}
+_SUBNORMAL = 2.0**-25
 _FP32 = 2.0**-24
 _FP32_SUM = 2.0**-23  # a sum of K products in fp32, relative to each product
 _EXP = 2.0**-22  # exp, log and division as GPUs compute them
@@ -75,6 +82,8 @@ def _hardware_round(x: torch.Tensor, operand: str) -> torch.Tensor:
     """``x`` as a tensor core sees it: bf16 to nearest, tf32 cut off after ten bits, fp32 with its errors on one side."""
     if operand == "bf16":
         return x.to(torch.bfloat16).to(x.dtype)
+    if operand == "fp16":
+        return x.to(torch.float16).to(x.dtype)
     if operand == "tf32":
         bits = x.to(torch.float32).view(torch.int32) & ~0x1FFF
         return bits.view(torch.float32).to(x.dtype)
@@ -112,11 +121,12 @@ class Inputs:
 class Copies:
     """The disturbed copies of one step. Feed it chunk by chunk, or one token; all copies and heads share axis 0.
 
-    ``one_token``: the step is a single token and takes the recurrent path.
+    ``operand``: the dtype of the products' operands, see :data:`OPERAND`. ``one_token``: the step is a single token
+    and takes the recurrent path.
     """
 
-    def __init__(self, inputs: Inputs, input_dtype: str, state: torch.Tensor, *, one_token: bool):
-        self.operand = OPERAND[input_dtype]
+    def __init__(self, inputs: Inputs, operand: str, state: torch.Tensor, *, one_token: bool):
+        self.operand = operand
         self.HV = state.shape[0]
         self.noise = Noise(state.device)
         self.state = state.repeat(REPLICAS, 1, 1)  # [R·HV, V, K]
@@ -148,6 +158,8 @@ class Copies:
     def _operand(self, x: torch.Tensor) -> torch.Tensor:
         """``x: [R·HV, …]`` rounded to the operand dtype: as hardware does in the first copy, at random in the others."""
         out = self.noise.relative(x, _OPERAND_ERROR[self.operand])
+        if self.operand == "fp16":
+            out = out + self.noise.like(x) * _SUBNORMAL
         out[: self.HV] = _hardware_round(x[: self.HV], self.operand)
         return out
 

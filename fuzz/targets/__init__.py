@@ -20,6 +20,8 @@ BUILTIN = {
     "native-torch": "gdn_apc.fuzz.targets.native:NativeTorchTarget",
     "vllm": "gdn_apc.fuzz.targets.vllm:VllmTarget",
     "vllm-all": "gdn_apc.fuzz.targets.vllm:VllmAllTarget",
+    "fla": "gdn_apc.fuzz.targets.fla:FlaTarget",
+    "transformers": "gdn_apc.fuzz.targets.transformers:TransformersTarget",
     "vllm-metadata": "gdn_apc.fuzz.targets.vllm:VllmMetadataTarget",
 }
 """Name of a target → ``module:attribute`` of its class."""

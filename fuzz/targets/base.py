@@ -72,6 +72,7 @@ class Claims:
     )  # fields that the metadata seam must give; others are compared if they are given
     conv_fp32: bool = True  # the convolution's products are not rounded before they are summed
     fresh_token_fp32: bool = True  # a first step of one token is computed in fp32, like a decode
+    fp16_range: bool = True  # with fp16 inputs, intermediate values below 6e-8 are not lost
     by_adapter: frozenset[str] = (
         frozenset()
     )  # clauses that hold because of what the adapter does, not the target

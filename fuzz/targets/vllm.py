@@ -59,7 +59,8 @@ class VllmTarget(_Vllm, Blockwise):
 
     Not claimed: fp32 inputs (the chunk wrapper refuses them), chunks other than 64, a chunk grid counted from
     boundaries inside a block (theirs counts from where a call starts), fp32 products in the convolution (they are
-    rounded to the input dtype), and a first step of one token in fp32 (it takes the chunk kernels).
+    rounded to the input dtype), a first step of one token in fp32 (it takes the chunk kernels), and fp32's range
+    between fp16 inputs.
     """
 
     name = "vllm"
@@ -71,6 +72,7 @@ class VllmTarget(_Vllm, Blockwise):
         absolute_grid=False,
         conv_fp32=False,
         fresh_token_fp32=False,
+        fp16_range=False,
         by_adapter=BY_ENGINE,
     )
 
