@@ -22,13 +22,17 @@ FAULTS = (1, 3, 4)
 """Exit statuses of a campaign after which its speed means nothing: a failure, a broken suite, bad usage."""
 
 
+class CampaignFailed(Exception):
+    """The campaign ended with a status after which its speed means nothing."""
+
+
 def run(folder: Path, *, target: str, minutes: float, workers: int | None) -> list[dict[str, Any]]:
-    """A campaign's events. Raises ``RuntimeError`` if it failed: shrinking would be what is measured."""
+    """A campaign's events. Raises :class:`CampaignFailed` if it did not hold: shrinking would be what is measured."""
     command = [*COMMAND, "fuzz", "--target", target, "--minutes", str(minutes), "--run-dir", str(folder)]
     command += ["--quiet", "--profile", "gate"] + (["-n", str(workers)] if workers else [])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode in FAULTS:
-        raise RuntimeError(
+        raise CampaignFailed(
             f"the campaign ended with status {done.returncode}: {(done.stdout + done.stderr)[-600:]}"
         )
     return events(folder)

@@ -36,7 +36,7 @@ peers are found where they are installed: vLLM also by GDN_APC_VLLM=DIR (gdn-apc
 fla-core by PYTHONPATH, flash-qla and flashinfer-python by pip.
 
 exit status: 0 measured; 1 a kernel of ours is wrong; 2 interrupted (what was measured is kept);
-4 bad usage, or nothing to measure"""
+3 the campaign whose speed was to be measured did not hold; 4 bad usage, or nothing to measure"""
 
 
 def add_to(commands: Any) -> None:
@@ -89,6 +89,7 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         parser.error(f"area: {unknown[0]!r} is not known, expected some of {', '.join(AREAS)}")
     import torch
 
+    from gdn_apc.fuzz.bench.campaign import CampaignFailed
     from gdn_apc.fuzz.bench.problems import problems
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -113,6 +114,9 @@ def run(given: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
             _measure(wanted, _peers(given, device), device, given, results)
         if with_fuzz and not (given.resume and any(r["op"] == "fuzz" for r in results.rows)):
             _campaign(given, device, results)
+    except CampaignFailed as e:
+        print(f"not measured: {e}")
+        status = 3
     except KeyboardInterrupt:
         print("interrupted: the rows so far are kept")
         status = 2

@@ -61,6 +61,8 @@ class Problem:
     @property
     def dtypes(self) -> str:
         """Inputs and states: ``bf16/fp32``."""
+        if self.op == "metadata":
+            return "int32"
         return f"{self.dtype}/{self.state}"
 
     @property

@@ -20,7 +20,7 @@ BUILTIN = {
 """Name → module and class; another ``module:class`` may be named too."""
 
 
-class Missing(Exception):
+class Missing(ImportError):
     """The peer cannot run here; the message says why and what to do."""
 
 
@@ -36,5 +36,7 @@ def load(name: str) -> object:
     full = f"{__name__}.{module}" if name in BUILTIN else module
     try:
         return getattr(importlib.import_module(full), attribute)()
+    except Missing:
+        raise
     except ImportError as e:
         raise Missing(f"peer: {name!r} cannot be imported: {e}") from e
