@@ -152,9 +152,13 @@ def padding(engine: Any, left: Callable[[], float]) -> dict:
     alone = [engine.one(p, generate=12) for p in prompts]
     engine.forget()
     together = engine.generate(*prompts, generate=12)
-    worst = max((a.logprobs[0] - b.logprobs[0]).abs().max().item() for a, b in zip(alone, together))
-    same = sum(a.tokens == b.tokens for a, b in zip(alone, together))
-    return dict(same_answers=same, of=len(prompts), worst_first_logprob=worst, ok=same >= 3 and worst < 0.5)
+    worst, same = 0.0, 0
+    for a, b in zip(alone, together):
+        common = next((i for i, (x, y) in enumerate(zip(a.tokens, b.tokens)) if x != y), len(a.tokens))
+        steps = slice(0, common + 1)  # the first that differs still had the same inputs
+        worst = max(worst, (a.logprobs[steps] - b.logprobs[steps]).abs().max().item())
+        same += common == len(a.tokens)
+    return dict(same_answers=same, of=len(prompts), worst_logprob=worst, ok=worst < 0.25)
 
 
 def chunked(engine: Any, left: Callable[[], float]) -> dict:

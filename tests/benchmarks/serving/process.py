@@ -37,8 +37,13 @@ def start(setup: dict[str, Any]) -> Any:
 
         def forget(self) -> None:
             """An empty cache."""
-            if self.config.cache_config.enable_prefix_caching:
-                self.reset()
+            if not self.config.cache_config.enable_prefix_caching:
+                return
+            for _ in range(10):  # an asynchronous scheduler may have a step to settle
+                if self.llm.reset_prefix_cache():
+                    return
+                self.llm.llm_engine.step()
+            raise RuntimeError("the cache cannot be emptied: requests are still running")
 
         @property
         def bytes_per_block(self) -> int:
