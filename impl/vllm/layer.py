@@ -125,10 +125,11 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
 
     def _warm_up(self, x: torch.Tensor, tokens: int, shapes: Any, dtypes: Any) -> None:
         device, HV = x.device, self.num_v_heads // self.tp_size
+        table = torch.ones(1, 2, dtype=torch.int32, device=device)
         blocks = build_metadata(
             torch.tensor([tokens], dtype=torch.int32, device=device),
             torch.tensor([0, tokens], dtype=torch.int32, device=device),
-            torch.ones(1, 2, dtype=torch.int32, device=device),
+            table,
             block_size=self.cache_config.mamba_block_size or CHUNK_SIZE,
             chunk_size=CHUNK_SIZE,
             max_query_len=tokens,
@@ -137,4 +138,4 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
         x = x[:1].expand(tokens, -1).contiguous() if x.shape[0] < tokens else x[:tokens]
         gates = torch.zeros(tokens, HV, dtype=x.dtype, device=device)
         windows, states = (torch.zeros(2, *s, dtype=d, device=device) for s, d in zip(shapes, dtypes))
-        self._core(x, gates, gates, windows, states, blocks)
+        self._core(x, gates, gates, windows, states, blocks.with_block_table(table))

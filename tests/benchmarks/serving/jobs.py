@@ -11,7 +11,11 @@ import itertools
 import random
 import statistics
 import time
+import traceback
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -268,7 +272,41 @@ class Serving:
             del self.asked[output.request_id]
 
 
+def syncs(engine: Any, left: Clock) -> dict:
+    """Where the host waits for the device while it serves, and whether any of that is the plugin's: by torch's own check."""
+    if not torch.cuda.is_available():
+        return dict(skipped="needs a GPU")
+    places: Counter[str] = Counter()
+
+    def note(message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
+        if "synchronizing" in str(message):
+            frames = [
+                f"{Path(f.filename).name}:{f.lineno}"
+                for f in traceback.extract_stack()
+                if "gdn_apc" in f.filename
+            ]
+            places[f"{filename.rpartition('site/')[2]}:{lineno}" + "".join(f" via {f}" for f in frames)] += 1
+
+    engine.forget()
+    shown, warnings.showwarning = warnings.showwarning, note
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = note
+            torch.cuda.set_sync_debug_mode("warn")
+            prompts = [text(engine.vocabulary, 700 + i, 600 + i) for i in range(5)]
+            engine.llm.generate([{"prompt_token_ids": p} for p in prompts], sampling(12), use_tqdm=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        warnings.showwarning = shown
+    return dict(
+        places=dict(places),
+        ours=sum(n for p, n in places.items() if " via " in p),
+        ok=not any(" via " in p for p in places),
+    )
+
+
 JOBS = dict(
     info=info, warm=warm, repeat=repeat, siblings=siblings, prefill=prefill, decode=decode, agreement=agreement,
-    workload=workload,
+    workload=workload, syncs=syncs,
 )  # fmt: skip

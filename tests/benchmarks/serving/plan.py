@@ -176,6 +176,7 @@ def jobs(scale: Scale) -> Iterator[Job]:
     yield Job("check", "check", "check", 30, dict(step="pressure", eager=False))
     yield Job("check", "check", "check", 15, dict(step="padding", eager=False))
     yield Job("check", "invariant", "check", 15, dict(step="any_cut", eager=True))
+    yield Job("check", "all", "syncs", 20)
     for seed in range(min(3, scale.rounds)):
         for name in ("all", "align", "off"):
             arguments = dict(length=scale.sibling_length, shared=scale.shared, own=scale.own, seed=seed)

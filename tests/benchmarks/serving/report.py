@@ -53,7 +53,7 @@ def summary(rows: list[Row]) -> str:
     parts = [
         "# The plugin in a real vLLM\n",
         _engines(by["start"]),
-        _checks(by["check"]),
+        _checks(by["check"] + by["syncs"]),
         _siblings(by["siblings"]),
         _repeat(by["repeat"]),
         _rates("No-hit prefill, tokens a second", by["prefill"], "tokens_per_second", ()),
@@ -91,11 +91,13 @@ def _checks(rows: list[Row]) -> str:
     body = []
     for row in rows:
         r, a = dict(row["result"]), row["arguments"]
-        ok = {True: "holds", False: "FAILS"}[r.pop("ok")]
+        ok = {True: "holds", False: "FAILS", None: "not run"}[r.pop("ok", None)]
         r.pop("took", None)
         shown = ", ".join(f"{k} {_short(v)}" for k, v in r.items())
-        body.append([a["step"], "eager" if a["eager"] else "graphs", ok, shown])
-    return _table("Checks", ["check", "mode", "", ""], body)
+        body.append(
+            [row["engine"], a.get("step", row["job"]), "eager" if a.get("eager") else "graphs", ok, shown]
+        )
+    return _table("Checks", ["engine", "check", "mode", "", ""], body)
 
 
 def _siblings(rows: list[Row]) -> str:
