@@ -283,7 +283,7 @@ def syncs(engine: Any, left: Clock) -> dict:
             frames = [
                 f"{Path(f.filename).name}:{f.lineno}"
                 for f in traceback.extract_stack()
-                if "gdn_apc" in f.filename
+                if "gdn_apc" in f.filename or "/impl/" in f.filename
             ]
             places[f"{filename.rpartition('site/')[2]}:{lineno}" + "".join(f" via {f}" for f in frames)] += 1
 
