@@ -6,6 +6,8 @@ Imports the standard library and ``fuzz.triage``. Exercise it with ``pytest test
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +53,19 @@ def main(given: argparse.Namespace, say: Callable[[str], None], errors: TextIO) 
         return 2
     say("\n".join(["", *lines]))
     return FOUND
+
+
+def suite_digest() -> str:
+    """12 hex digits of everything of ours that a verdict depends on: the oracle, the runner, properties, targets."""
+    fuzz = Path(__file__).parents[1]
+    oracle = Path(importlib.util.find_spec("gdn_apc.oracle").origin).parent
+    found = hashlib.sha256()
+    for folder in (oracle, fuzz / "properties", fuzz / "targets", fuzz / "interpreter"):
+        for file in sorted(folder.glob("*.py")):
+            found.update(file.read_bytes())
+    for name in ("runner", "tensors", "pool", "case"):
+        found.update((fuzz / f"{name}.py").read_bytes())
+    return found.hexdigest()[:12]
 
 
 def _releases(
