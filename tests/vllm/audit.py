@@ -150,7 +150,7 @@ class Audit:
 
     def _replay(self, layer: int, slot: int, tokens: tuple[int, ...]) -> None:
         module, line = self.engine.gdn_layers[layer], self.lines.get((layer, slot), Line())
-        windows, states = module.kv_cache
+        windows, states = pages(module)
         assert line.tokens == tokens, (
             f"layer {layer}: slot {slot} is published for other tokens than it holds"
         )
@@ -168,6 +168,14 @@ class Audit:
         write, tol = expected.writes[last], expected.state_tol[last]
         self._check(write.state, states[slot], tol, "published state", layer=layer, slot=slot)
         assert torch.equal(windows[slot].double(), write.window.double()), f"published window of slot {slot}"
+
+
+def pages(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """A GDN layer's windows [slots, W - 1, D], however they are stored, and states [slots, HV, V, K]."""
+    from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
+
+    windows, states = module.kv_cache
+    return (windows.transpose(1, 2) if is_conv_state_dim_first() else windows), states
 
 
 def parameters(module: Any) -> SimpleNamespace:

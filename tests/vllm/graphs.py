@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from audit import Audit, Step
+from audit import Audit, Step, pages
 
 
 class Taps:
@@ -116,7 +116,7 @@ class GraphAudit(Audit):
     def _executed(self, scheduler_output: Any, *rest: Any, **options: Any):
         self._called = False
         layers = [self.engine.gdn_layers[i] for i in self.numerics]
-        before = {layer.prefix: tuple(t.clone() for t in layer.kv_cache) for layer in layers}
+        before = {layer.prefix: tuple(t.clone() for t in pages(layer)) for layer in layers}
         result = self._execute(scheduler_output, *rest, **options)
         if not self._called and scheduler_output.total_num_scheduled_tokens:
             self._replay_of_graph(before)
@@ -131,7 +131,7 @@ class GraphAudit(Audit):
             if index in self.numerics:
                 windows, states = before[layer.prefix]
                 held = {row.index: (states[row.read], windows[row.read]) for row in rows}
-            self._look(index, rows, inputs, o, held, layer.kv_cache)
+            self._look(index, rows, inputs, o, held, pages(layer))
             self.replayed += len(rows) * (index == 0)
 
     def _padded_rows(self) -> int:
