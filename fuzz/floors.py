@@ -14,11 +14,14 @@ Imports hypothesis, numpy and ``fuzz``. Exercise it with ``pytest tests/fuzz/tes
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import math
 import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,7 +31,8 @@ from hypothesis.strategies import SearchStrategy
 from gdn_apc.fuzz import ledger, profiles
 from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.properties import load_all
-from gdn_apc.fuzz.runs import digest
+from gdn_apc.fuzz.resume import code
+from gdn_apc.fuzz.runs import HOME, digest, write_whole
 from gdn_apc.fuzz.targets.base import Claims, Target
 
 ALPHA = 1e-6
@@ -43,6 +47,9 @@ ROUND, ROUNDS = 11, 4
 examples from the eleventh on; those are like one another, so fewer of them count as independent."""
 
 DRAWS, FEW_DRAWS = 4000, 300
+
+MEASURING = 20.0
+"""Seconds that ``FEW_DRAWS`` of every property take on a slow core."""
 
 
 class Drawn(Target):
@@ -85,25 +92,66 @@ def _round(prop: str, strategy: SearchStrategy[Case], group: int, number: int) -
     return cases
 
 
-def chances(target: Target) -> dict[str, dict[str, float]]:
-    """For each kernel property, the chance of each event in one case, at the lower end of its confidence interval."""
+def chances(target: Target, asked: list[str], root: Path | None = None) -> dict[str, dict[str, float]]:
+    """For each kernel property, the chance of each event in one case, at the lower end of its confidence interval.
+
+    ``asked``: the properties that the target can be asked. What is measured here is kept under ``root``.
+    """
     from gdn_apc.fuzz.floor_table import TABLE
 
     scale = "large" if target.device().type == "cuda" else "small"
     if target.claims == Claims():
         measured = TABLE[scale]
     else:
-        narrow = Drawn(target.device().type, target.claims)
-        asked = [p.name for p in _kernel_properties() if p.needs(target) is None]
-        measured = {name: measure(narrow, name, FEW_DRAWS) for name in asked}
+        kept = _kept(target, root)
+        if kept is not None and kept.exists():
+            measured = json.loads(kept.read_text())
+        else:
+            narrow = Drawn(target.device().type, target.claims)
+            measured = {name: measure(narrow, name, FEW_DRAWS) for name in asked}
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(kept, json.dumps(measured))
     return {
         name: {e: lower(k, draws) for e, k in counts.items()} for name, (draws, counts) in measured.items()
     }
 
 
-def floors(target: Target, examples: Mapping[str, int]) -> dict[str, int]:
+def _kept(target: Target, root: Path | None) -> Path | None:
+    """Where the chances that were measured for a narrow target are kept: until its claims or our sources change."""
+    if root is None:
+        return None
+    record = json.dumps([claims_record(target.claims), target.device().type], sort_keys=True)
+    name = hashlib.sha256(f"{record}{code(Path(__file__).parents[1])}".encode()).hexdigest()[:16]
+    return root / HOME / "chances" / f"{name}.json"
+
+
+def measuring_seconds(target: Target, root: Path) -> float:
+    """About how long ``floors`` will take at the end of a campaign of this target."""
+    kept = None if target.claims == Claims() else _kept(target, root)
+    return MEASURING if kept is not None and not kept.exists() else 0.0
+
+
+def claims_record(claims: Claims) -> dict[str, Any]:
+    """Claims as plain data."""
+    return {k: sorted(v) if isinstance(v, frozenset) else v for k, v in vars(claims).items()}
+
+
+def recorded(start: Mapping[str, Any], examples: Mapping[str, int], root: Path) -> dict[str, int]:
+    """``floors`` of the target that a campaign's first event describes."""
+    claims = Claims(**{k: frozenset(v) if isinstance(v, list) else v for k, v in start["claims"].items()})
+    device = "cuda" if str(start["device"]).startswith("cuda") else "cpu"
+    asked = [p["name"] for p in start["properties"] if p["kind"] == "kernel" and p["needs"] is None]
+    return floors(Drawn(device, claims), examples, asked, root)
+
+
+def floors(
+    target: Target, examples: Mapping[str, int], asked: list[str] | None = None, root: Path | None = None
+) -> dict[str, int]:
     """The floor of each event that the target can reach, given how many examples each property was compared on."""
-    table = chances(target)
+    if asked is None:
+        asked = [p.name for p in _kernel_properties() if p.needs(target) is None]
+    table = chances(target, asked, root)
     found = {}
     for name, event in ledger.EVENTS.items():
         if event.missing(target.claims) is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-SMOKE_SECONDS = 45.0  # of the minute, after imports, canary and witnesses
+SMOKE_SECONDS = 60.0  # from the command's start to its end
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,22 @@ OPTIONS = (
            "(default: native)", {"metavar": "NAME"}),
     Option("budget", "examples of each kernel property (default: enough for a complete campaign)",
            {"type": int, "metavar": "N"}),
-    Option("minutes", "search for this long instead of counting examples", {"type": float, "metavar": "M"}),
+    Option("minutes", "end after this long, start and reports included, instead of counting examples",
+           {"type": float, "metavar": "M"}),
     Option("smoke", "a fixed seed and about a minute; always incomplete (exit status 5)",
            {"action": "store_true"}),
     Option("seed", "seed of every property, shard and round (default: a new one, which is printed)",
            {"type": int, "metavar": "S"}),
     Option("property", "only this property; may be repeated; makes the campaign incomplete",
            {"action": "append", "metavar": "NAME"}, short=False),
-    Option("run-dir", "folder of this run (default: .gdn-apc/runs/<time>)", {"metavar": "DIR"}, short=False),
+    Option("run-dir", "folder of this run, which must be new (default: .gdn-apc/runs/<time>)",
+           {"metavar": "DIR"}, short=False),
+    Option("resume", "go on with the campaign in this folder where it was stopped or killed; its options hold, "
+           "--minutes or --budget may be given anew", {"metavar": "RUN_DIR"}, short=False),
+    Option("shard", "only the I-th of N shards of every property: one for each machine; "
+           "`gdn-apc report --into` makes one report of them", {"metavar": "I/N"}, short=False),
+    Option("database", "share failing examples with other machines, redis://HOST:PORT/0 "
+           "(default: $GDN_APC_DATABASE, else only .gdn-apc/examples)", {"metavar": "URL"}, short=False),
     Option("profile", "fuzz: random, failing examples kept (default); gate: the same cases every time",
            {"choices": ["fuzz", "gate"]}, short=False),
 )  # fmt: skip
@@ -46,6 +54,7 @@ EXAMPLES = (
     ("{run} --{p}smoke", "a minute, with a fixed seed"),
     ("{run} --{p}target vllm -n 4", "another implementation, four workers (pytest-xdist)"),
     ("{run} --{p}minutes 60 --{p}seed 7", "search for an hour, reproducibly"),
+    ("{run} --{p}resume .gdn-apc/runs/TIME", "go on after a kill, a full disk, or a power cut"),
     ("gdn-apc replay CASE.json", "run one case again"),
 )
 
@@ -114,4 +123,22 @@ def problem(values: dict[str, Any]) -> str | None:
         return f"budget: {budget} is too small, expected at least 1 example"
     if minutes is not None and not minutes > 0:
         return f"minutes: {minutes:g} is too short, expected more than 0"
-    return None
+    if values.get("gdn_resume") and values.get("gdn_run_dir"):
+        return "run-dir: given with resume, which already names the folder; leave it out"
+    return shard_problem(values.get("gdn_shard"))
+
+
+def shard_problem(text: str | None) -> str | None:
+    """What is wrong with a shard ``I/N``, or None."""
+    if text is None:
+        return None
+    first, slash, count = text.partition("/")
+    if slash and first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count):
+        return None
+    return f"shard: {text!r} is none, expected I/N with 1 <= I <= N, such as 2/8"
+
+
+def shard(text: str) -> tuple[int, int]:
+    """Index from 0, and count, of a shard ``I/N``."""
+    first, _, count = text.partition("/")
+    return int(first) - 1, int(count)

@@ -1,17 +1,24 @@
-"""The page of a campaign, in Markdown, to paste into a pull request.
+"""The page of a campaign, in Markdown: fit for a pull request and for ``$GITHUB_STEP_SUMMARY``.
 
-Imports ``fuzz.summary`` and the standard library. Exercise it with ``pytest tests/fuzz/test_runs.py``.
+What a reviewer needs first is at the top, long tables are folded away. Text that comes from a target is fenced, so that
+it cannot become part of the page. Imports ``fuzz.summary`` and the standard library. Exercise it with
+``pytest tests/fuzz/test_runs.py``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
+from gdn_apc.fuzz.clock import LABELS
 from gdn_apc.fuzz.ratios import LOOSE
-from gdn_apc.fuzz.runs import RunFolder
+from gdn_apc.fuzz.runs import RunFolder, write_whole
 from gdn_apc.fuzz.summary import PAIR_FLOOR, WORDS, Totals, Verdict, verdict
-from gdn_apc.fuzz.triage.files import brief, shown
+from gdn_apc.fuzz.triage import files
+
+MOST_FAILURES, MOST_TEXT = 10, 2500
+"""Failures that are shown whole, and characters of each: a comment of a pull request holds 65,536."""
 
 
 def render(totals: Totals, run: RunFolder) -> str:
@@ -24,6 +31,8 @@ def render(totals: Totals, run: RunFolder) -> str:
                 _failures(totals, run),
                 _broken(totals),
                 _properties(totals),
+                *extra(totals, run),
+                _time(totals),
                 _dtypes(totals),
                 _ledger(totals),
                 _machine(totals),
@@ -37,21 +46,37 @@ def render(totals: Totals, run: RunFolder) -> str:
     )
 
 
+def extra(totals: Totals, run: RunFolder) -> list[str]:
+    """Sections that other parts of the suite add to the page, in Markdown (the matrix of claims)."""
+    return []
+
+
 def write(run: RunFolder) -> tuple[Verdict, list[str]]:
     """Write ``summary.md`` from the events. Returns the verdict, and a few lines about it for a terminal."""
     totals = Totals.of(run.events())
     found = verdict(totals)
-    run.summary_path.write_text(render(totals, run))
-    target = totals.start.get("target", "native")
+    write_whole(run.summary_path, render(totals, run))
+    return found, lines_of(totals, run)
+
+
+def lines_of(totals: Totals, run: RunFolder) -> list[str]:
+    """The verdict in a few lines."""
+    found, target = verdict(totals), totals.start.get("target", "native")
     lines = [f"{found.word} (exit status {found.status})", *(f"  {r}" for r in found.reasons)]
-    for f in totals.failures:
-        lines.append(f"  replay: {replay_line(run, f['case'], target)}")
-        lines += [f"  triage: {text}" for text in [brief(run.cases / f["case"])] if text]
+    lines += [f"  replay: {replay_line(run, f['case'], target)}" for f in totals.failures]
+    lines += [f"  note: {note}" for note in totals.notes]
     lines.append(
         f"  {sum(totals.examples.values()):,} examples, {sum(totals.comparisons.values()):,} comparisons"
     )
+    if totals.start.get("code") and totals.end.get("reason") not in (None, "finished"):
+        lines.append(f"  go on: gdn-apc fuzz --resume {_shown(run)}")
     lines.append(f"  summary: {run.summary_path}")
-    return found, lines
+    return lines
+
+
+def _shown(run: RunFolder) -> str:
+    path = os.path.relpath(run.path)
+    return str(run.path) if path.startswith("..") else path
 
 
 def replay_line(run: RunFolder, case: str, target: str) -> str:
@@ -67,6 +92,20 @@ def table(heads: list[str], rows: list[list[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(c).replace("|", "\\|") for c in line) + " |" for line in lines)
 
 
+def fence(text: str) -> str:
+    """A block of code whose end no text can forge, cut to what a page can hold."""
+    text = text.rstrip()
+    if len(text) > MOST_TEXT:
+        text = f"{text[:MOST_TEXT]}\n… {len(text) - MOST_TEXT:,} characters more in events.jsonl"
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{ticks}\n{text}\n{ticks}"
+
+
+def folded(title: str, body: str) -> str:
+    """A part of the page that is shown when somebody asks for it."""
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+
+
 def _head(totals: Totals, run: RunFolder) -> str:
     found, start = verdict(totals), totals.start
     versions = ", ".join(f"{k} {v}" for k, v in start.get("versions", {}).items())
@@ -79,13 +118,32 @@ def _head(totals: Totals, run: RunFolder) -> str:
         + (f", revision {start['revision']}" if start.get("revision") else "")
         + f". {versions}.",
         f"Seed {start.get('seed', '?')}, {_budget(start)}, profile {start.get('profile', '?')}, "
-        f"{start.get('shards', 1)} shard(s) a property, {totals.end.get('seconds', 0):.0f} s.",
+        f"{start.get('shards', 1)} shard(s) a property, {totals.duration:.0f} s{_legs(totals)}.",
+        f"**{sum(totals.examples.values()):,} examples, {sum(totals.comparisons.values()):,} comparisons.**",
         "Failing examples are kept for the next campaign."
         if start.get("examples_kept")
         else "No example database (profile gate, or --hypothesis-seed, which switches it off and seeds nothing here).",
         f"Canary: {totals.canary['message'] if totals.canary else 'did not run'}.",
+        *(f"Note: {note}." for note in totals.notes + differences(totals)),
     ]
     return "\n".join(lines)
+
+
+def _legs(totals: Totals) -> str:
+    return f", stopped and gone on with {totals.legs - 1} time(s)" if totals.legs > 1 else ""
+
+
+def differences(totals: Totals) -> list[str]:
+    """Where the processes of one campaign ran on different versions: a seed may have meant different cases there."""
+    found = {}
+    for start in totals.starts:
+        for name, version in {**start.get("versions", {}), "device": start.get("device", "?")}.items():
+            found.setdefault(name, set()).add(str(version))
+    return [
+        f"its processes differ in {name}: {', '.join(sorted(versions))}"
+        for name, versions in sorted(found.items())
+        if len(versions) > 1
+    ]
 
 
 def _budget(start: dict[str, Any]) -> str:
@@ -97,20 +155,25 @@ def _budget(start: dict[str, Any]) -> str:
 
 
 def _failures(totals: Totals, run: RunFolder) -> str:
-    parts = []
-    target = totals.start.get("target", "native")
-    for f in totals.failures:
-        where = "".join(f"\n  {k}: {v}" for k, v in f.get("where", {}).items())
-        shrink = f.get("shrunk")
-        size = f"{f['tokens']} tokens; " if "tokens" in f else ""
-        parts.append(
-            f"### {f['property']}\n\n```\n{f['message'].rstrip()}{where}\n```\n\n"
-            f"{size}{_origin(f)}"
-            + (f"; shrinking {shrink}" if shrink else "")
-            + f".\n\n    {replay_line(run, f['case'], target)}"
-            + shown(run.cases / f["case"])
-        )
+    parts = [_failure(totals, run, f) for f in totals.failures[:MOST_FAILURES]]
+    rest = totals.failures[MOST_FAILURES:]
+    if rest:
+        listed = "\n".join(f"- {f['property']}: `{f['case']}`" for f in rest)
+        parts.append(f"And {len(rest)} more:\n\n{listed}")
     return "## Failures\n\n" + "\n\n".join(parts) if parts else ""
+
+
+def _failure(totals: Totals, run: RunFolder, f: dict[str, Any]) -> str:
+    where = "".join(f"\n  {k}: {v}" for k, v in f.get("where", {}).items())
+    shrink = f.get("shrunk")
+    size = f"{f['tokens']} tokens; " if "tokens" in f else ""
+    target = totals.start.get("target", "native")
+    return (
+        f"### {f['property']}\n\n{fence(f['message'].rstrip() + where)}\n\n{size}{_origin(f)}"
+        + (f"; shrinking {shrink}" if shrink else "")
+        + f".\n\n    {replay_line(run, f['case'], target)}"
+        + files.shown(run.cases / f["case"])
+    )
 
 
 def _origin(f: dict[str, Any]) -> str:
@@ -122,7 +185,7 @@ def _origin(f: dict[str, Any]) -> str:
 def _broken(totals: Totals) -> str:
     if not totals.broken:
         return ""
-    return "## Broken infrastructure\n\n" + "\n\n".join(f"```\n{b.rstrip()}\n```" for b in totals.broken)
+    return "## Broken infrastructure\n\n" + "\n\n".join(map(fence, totals.broken))
 
 
 def _properties(totals: Totals) -> str:
@@ -144,13 +207,41 @@ def _properties(totals: Totals) -> str:
                 f"{totals.comparisons[name]:,}",
                 f"{prop['floor']:,} {unit}",
                 f"{totals.replayed[name]}",
+                f"{totals.worst[name]:.2g}" if name in totals.worst else "",
                 f"{totals.typical(name):.3f} s",
-                f"{totals.seconds[name]:.1f} s",
+                f"{totals.took(name):.1f} s",
             ]
         )
-    heads = ["property", "result", "examples", "comparisons", "floor", "replayed", "median", "time"]
+    heads = [
+        "property",
+        "result",
+        "examples",
+        "comparisons",
+        "floor",
+        "replayed",
+        "worst error / tolerance",
+        "median",
+        "time",
+    ]
     note = "\n\nAn example is a whole schedule that was compared; repeated and replayed ones are not counted."
     return "## Properties\n\n" + table(heads, rows) + note if rows else ""
+
+
+def _time(totals: Totals) -> str:
+    """Where the seconds of each property went, and how many examples one of them buys."""
+    rows = []
+    for name, spent in totals.spent.items():
+        took = sum(spent.values())
+        pace = f"{totals.examples[name] / took:.1f}" if took else ""
+        rows.append([name, f"{took:.1f}", pace, *(f"{spent[label]:.1f}" for label in LABELS)])
+    if not rows:
+        return ""
+    whole = sum(float(row[1]) for row in rows) or 1.0
+    shares = [sum(spent[label] for spent in totals.spent.values()) / whole for label in LABELS]
+    head = ", ".join(f"{label} {share:.0%}" for label, share in zip(LABELS, shares))
+    note = "Seconds of all shards together. Generation includes Hypothesis's own work, comparison all of a check that is neither target nor oracle."
+    table_ = table(["property", "seconds", "examples / s", *LABELS], rows)
+    return folded(f"Where the time went: {head}", f"{table_}\n\n{note}")
 
 
 def _dtypes(totals: Totals) -> str:
@@ -160,8 +251,9 @@ def _dtypes(totals: Totals) -> str:
     rows = [[p, totals.pairs[p], "" if totals.pairs[p] >= PAIR_FLOOR else "below its floor"] for p in pairs]
     out = totals.start.get("pairs_left_out", [])
     tail = f"\n\nNot claimed by the target: {', '.join(out)}." if out else ""
-    head = f"## Input / cache dtypes (floor {PAIR_FLOOR} kernel examples each)\n\n"
-    return head + table(["pair", "examples", ""], rows) + tail
+    met = sum(totals.pairs[p] >= PAIR_FLOOR for p in pairs)
+    head = f"Input / cache dtypes: {met} of {len(pairs)} pairs have {PAIR_FLOOR} kernel examples or more"
+    return folded(head, table(["pair", "examples", ""], rows) + tail)
 
 
 def _ledger(totals: Totals) -> str:
@@ -176,13 +268,19 @@ def _ledger(totals: Totals) -> str:
     if not rows:
         return ""
     note = "Reached: an explicit witness ran through it. Discovered: examples of the random phase that saw it.\n\n"
-    return "## Ledger\n\n" + note + table(["event", "reached", "discovered", "floor", "what"], rows)
+    asked = [e["name"] for e in totals.start["ledger"] if e["needs"] is None]
+    reached = sum(totals.reached.get(name, False) for name in asked)
+    met = sum(name in totals.floors and totals.discovered[name] >= totals.floors[name] for name in asked)
+    head = f"Ledger: {reached} of {len(asked)} events reached, {met} discovered as often as their floor"
+    return folded(head, note + table(["event", "reached", "discovered", "floor", "what"], rows))
 
 
 def _machine(totals: Totals) -> str:
     rows = [[name, f"{totals.lived[name]:,}", doc] for name, doc in totals.start.get("lives", {}).items()]
     note = "Every event must have happened in some life.\n\n"
-    return "## The cache machine's lives\n\n" + note + table(["event", "times", "what"], rows) if rows else ""
+    met = sum(totals.lived[row[0]] > 0 for row in rows)
+    head = f"The cache machine's lives: {met} of {len(rows)} events"
+    return folded(head, note + table(["event", "times", "what"], rows)) if rows else ""
 
 
 def _tolerances(totals: Totals) -> str:
@@ -201,7 +299,9 @@ def _tolerances(totals: Totals) -> str:
             ]
         )
     heads = ["tolerance", "compared", "p99 of error / tolerance", "largest", "tolerance / p99", ""]
-    return "## Tolerances against what was observed\n\n" + table(heads, rows) if rows else ""
+    loose = sum(bool(row[-1]) for row in rows)
+    head = f"Tolerances against what was observed: {loose} of {len(rows)} too loose"
+    return folded(head, table(heads, rows)) if rows else ""
 
 
 def limits(totals: Totals) -> list[str]:

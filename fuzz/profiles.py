@@ -10,10 +10,9 @@ Imports hypothesis and the standard library. Exercise it with ``pytest tests/fuz
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, Verbosity, core, settings
-from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+from hypothesis.database import ExampleDatabase
 
 PROFILES = ("fuzz", "gate")
 """``fuzz``: a new seed each time, examples kept. ``gate``: the same cases every time, nothing replayed or kept."""
@@ -27,14 +26,6 @@ def round_seed(seed: int, name: str, shard: int, number: int) -> int:
     """The seed of one round: a hash, so that neighbouring seeds, shards and rounds have nothing in common."""
     text = f"{seed}/{name}/{shard}/{number}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-def database(profile: str, root: Path, target: str, name: str) -> ExampleDatabase | None:
-    """Where failing examples of a property are kept for the next campaign; None under ``gate``."""
-    if profile == "gate":
-        return None
-    folder = "".join(c if c.isalnum() or c in "-_." else "_" for c in target)
-    return DirectoryBasedExampleDatabase(root / ".gdn-apc" / "examples" / folder / name)
 
 
 def keeps_examples(profile: str) -> bool:

@@ -8,16 +8,17 @@ Exercise it with ``pytest tests/fuzz/test_plugin.py``.
 from __future__ import annotations
 
 import importlib
-import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from gdn_apc.fuzz import options
+from gdn_apc.fuzz.plugin_start import Start
 
 if TYPE_CHECKING:
     from gdn_apc.fuzz.campaign import Outcome
@@ -40,7 +41,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """Register the marker, so that ``--strict-markers`` accepts our items everywhere."""
     config.addinivalue_line("markers", "fuzz: a campaign of gdn-apc, run by `pytest -m fuzz`")
-    wrong = options.problem(vars(config.option))
+    wrong = options.problem(vars(config.option)) if not hasattr(config, "workerinput") else None
     if wrong:
         raise pytest.UsageError(wrong)
     config.stash[KEY] = Campaign(config)
@@ -83,51 +84,18 @@ def pytest_pycollect_makemodule(module_path, parent):
     return CampaignModule.from_parent(parent, path=module_path, nodeid=campaign_of(parent.config).nodeid)
 
 
-class Campaign:
+class Campaign(Start):
     """The state and the hooks of one pytest session: on a controller of pytest-xdist, in a worker, or alone."""
 
     def __init__(self, config):
-        self.config = config
-        self.sent = getattr(config, "workerinput", {}).get("gdn_apc", {})
-        self.is_worker = hasattr(config, "workerinput")
-        self.worker = config.workerinput["workerid"] if self.is_worker else "main"
-        self.shards = config.workerinput["workercount"] if self.is_worker else 1
-        self.root = Path(config.rootpath)
-        inside = MODULE.is_relative_to(self.root)
-        # pytest's own ids lose the file's name where it lies outside of the root.
-        self.nodeid = (
-            MODULE.relative_to(self.root) if inside else Path("gdn_apc/fuzz", MODULE.name)
-        ).as_posix()
+        super().__init__(config, MODULE)
         self.session: Session | None = None
         self.progress: Progress | None = None
         self.usage = self.collect_error = self.signal = ""
         self.foreign_failures = 0
         self.lines: list[str] = []
-        self.started = time.monotonic()
         self.old_handler: Any = None
-        self._run_dir: Path | None = None
-
-    # -- where and from which seed: decided once, by the controller --------------------------------------------
-
-    @property
-    def run_dir(self) -> Path:
-        """The run folder, which is made when the first item of ours is about to run."""
-        if self._run_dir is None:
-            from gdn_apc.fuzz.runs import default_path
-
-            given = self.sent.get("run_dir") or self.config.option.gdn_run_dir
-            self._run_dir = Path(given).absolute() if given else default_path(self.root)
-        return self._run_dir
-
-    @property
-    def fresh_seed(self) -> int:
-        """A seed for a campaign that was given none."""
-        return self.sent.setdefault("seed", int.from_bytes(os.urandom(4), "big"))
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_configure_node(self, node):
-        """pytest-xdist: all workers write into one folder and derive their seeds from one."""
-        node.workerinput["gdn_apc"] = {"run_dir": str(self.run_dir), "seed": self.fresh_seed}
+        self.unwritable = ""
 
     # -- collection --------------------------------------------------------------------------------------------
 
@@ -142,7 +110,8 @@ class Campaign:
             except ValueError as e:
                 self.usage = str(e)
                 raise
-            pairs = [(p, shard) for p in chosen for shard in range(self.shards)]
+            shards = range(self.shards) if self.only is None else [self.only]
+            pairs = [(p, shard) for p in chosen for shard in shards]
             ids = [p.name if self.shards == 1 else f"{p.name}-shard{shard}" for p, shard in pairs]
             metafunc.parametrize(("gdn_property", "gdn_shard"), pairs, ids=ids)
         elif "gdn_event" in names:
@@ -158,11 +127,15 @@ class Campaign:
         ours = [item for item in session.items if item.path == MODULE]
         if not ours or self.config.option.collectonly:
             return
+        from gdn_apc.fuzz import lock, resume
         from gdn_apc.fuzz import session as sessions
+        from gdn_apc.fuzz.kept import NoDatabase
         from gdn_apc.fuzz.progress import Progress
         from gdn_apc.fuzz.runs import RunFolder
         from gdn_apc.fuzz.targets import TargetUnavailable
 
+        if not self.is_worker:
+            self.begin(workers_too=True)
         values = vars(self.config.option)
         self.session = sessions.Session(
             values,
@@ -171,7 +144,10 @@ class Campaign:
             seed=sessions.seed_of(values, self.fresh_seed),
             worker=self.worker,
             shards=self.shards,
+            workers=self.workers,
         )
+        if self.is_worker:
+            self.held = lock.work(self.session.run)
         driven = [
             item.callspec.params for item in ours if "gdn_property" in getattr(item, "fixturenames", ())
         ]
@@ -181,6 +157,11 @@ class Campaign:
         except TargetUnavailable as e:
             if not self.is_worker:
                 raise pytest.UsageError(str(e)) from e
+        except (resume.Mismatch, NoDatabase) as e:
+            self.session.run.append("refused", message=str(e))
+            if not self.is_worker:
+                raise pytest.UsageError(str(e)) from e
+            self.session.unavailable = str(e)
         if not self.is_worker:
             self._on_sigterm()
             self.write_summary("")
@@ -208,12 +189,16 @@ class Campaign:
         if reason:
             pytest.skip(f"the target cannot be asked: {reason}")
 
+        if session.is_over(prop, shard):
+            self._over(session, prop, shard)
+            return
+
         def on_round(outcome: Outcome) -> None:
             if self.progress:
                 left = session.deadline - time.monotonic()
                 self.progress.round(prop.name, outcome.units(prop), session.plan.goal(prop), left)
 
-        outcome = session.drive(prop, shard, on_round)
+        outcome = self._writing(item, lambda: session.drive(prop, shard, on_round))
         item.user_properties += [
             ("gdn_examples", outcome.examples),
             ("gdn_comparisons", outcome.comparisons),
@@ -224,12 +209,34 @@ class Campaign:
         if outcome.status == "failed":
             self._fail(session, prop.doc, outcome.message, Path(outcome.case))
 
-    def run_witness(self, session: Session, event: str) -> None:
+    def _over(self, session: Session, prop: Property, shard: int) -> None:
+        """A shard that an earlier leg of the campaign finished: its result stands."""
+        failure = session.past(prop, shard).failure
+        if failure:
+            self._fail(session, prop.doc, failure["message"], Path(failure["case"]))
+
+    def _writing(self, item, do: Callable[[], Any]) -> Any:
+        """``do()``; where the run folder cannot be written, the whole session ends: nothing more would be known."""
+        from gdn_apc.fuzz.runs import Unwritable
+
+        try:
+            return do()
+        except Unwritable as e:
+            item.user_properties.append(("gdn_unwritable", str(e)))
+            if not self.is_worker:
+                self.unwritable = str(e)
+                pytest.exit(str(e), returncode=3)
+            item.session.shouldstop = str(e)
+            pytest.fail(str(e), pytrace=False)
+
+    def run_witness(self, session: Session, event: str, item) -> None:
         """The body of ``test_reached``."""
         reason = session.needs_of(event)
         if reason:
             pytest.skip(f"the target cannot reach it: {reason}")
-        failed = session.witness(event)
+        if event in session.reached:  # in an earlier leg of the campaign
+            return
+        failed = self._writing(item, lambda: session.witness(event))
         if failed:
             path, error = failed
             self._fail(session, f"Witness of {event}.", str(error), path)
@@ -242,6 +249,7 @@ class Campaign:
 
     def pytest_runtest_logreport(self, report):
         """Progress, and whose failure it was."""
+        self.unwritable = self.unwritable or dict(report.user_properties).get("gdn_unwritable", "")
         if not self._is_ours(report.nodeid):
             self.foreign_failures += report.failed
             return
@@ -268,6 +276,7 @@ class Campaign:
         if self.progress is None and any(map(self._is_ours, ids)):
             from gdn_apc.fuzz.progress import Progress
 
+            self.begin(workers_too=False)
             self._on_sigterm()
             self.progress = Progress(self.config, sum("::test_property[" in i for i in ids))
             self.say(f"gdn-apc: run folder {self.run_dir}")
@@ -312,15 +321,38 @@ class Campaign:
         collecting_failed = self.collect_error and not self.config.option.collectonly
         if self.is_worker or not (collecting_failed or (self._run_dir and self._run_dir.exists())):
             return
-        reason = {2: self.signal or "Ctrl-C", 3: "internal error"}.get(int(exitstatus), "finished")
+        from gdn_apc.fuzz.runs import Unwritable
+
+        try:
+            session.exitstatus = self._end(int(exitstatus), bool(collecting_failed))
+        except Unwritable as e:
+            self.unwritable = self.unwritable or str(e)
+        if self.unwritable:
+            session.exitstatus = 3
+            self.lines = ["BROKEN (exit status 3)", f"  {self.unwritable}"]
+        if self.held is not None:
+            self.held.close()
+
+    def _end(self, status: int, collecting_failed: bool) -> int:
+        """Record how the session ended and write the pages. Returns the exit status."""
+        from gdn_apc.fuzz import report
+        from gdn_apc.fuzz.runs import RunFolder
+        from gdn_apc.fuzz.summary import Totals
+
+        run = RunFolder(self.run_dir)
+        refused = Totals.of(run.events()).refused
+        if refused and self.config.option.gdn_resume:  # what the campaign found before stands as it was
+            report.write_all(run)
+            self.lines = ["NOT RUN (exit status 4)", f"  {refused}"]
+            return 4
+        reason = {2: self.signal or "Ctrl-C", 3: "internal error"}.get(status, "finished")
         if collecting_failed:
             reason = "finished"
             self._record_collect_error()
-        found = self.write_summary(reason)
-        status = found.status
-        if self.foreign_failures and status in (0, 5):
-            status = 1
-        session.exitstatus = status
+        found = self.write_summary("internal error" if self.unwritable else reason)
+        failed = report.publish(run)
+        self.lines += [f"  note: {failed}"] if failed else []
+        return 1 if self.foreign_failures and found.status in (0, 5) else found.status
 
     def _record_collect_error(self) -> None:
         from gdn_apc.fuzz.runs import RunFolder
@@ -332,20 +364,18 @@ class Campaign:
             run.append("broken", message=f"collecting the campaign failed\n{self.collect_error}")
 
     def write_summary(self, reason: str):
-        """Write ``summary.md`` from the events; ``reason`` is how the session ended, empty while it runs."""
-        from gdn_apc.fuzz import page, report, summary
+        """Write the pages from the events; ``reason`` is how the session ended, empty while it runs."""
+        from gdn_apc.fuzz import clock, report
         from gdn_apc.fuzz.runs import RunFolder
 
         run = RunFolder(self.run_dir)
-        if reason == "finished":
+        if reason == "finished" and self.only is None:
             from gdn_apc.fuzz.session import record_floors
 
-            record_floors(run, self.session and self.session.target)
+            record_floors(run, self.root)
         if reason:
-            run.append("end", reason=reason, seconds=round(time.monotonic() - self.started, 1))
-        found, self.lines = page.write(run)
-        if reason:
-            report.write(summary.Totals.of(run.events()), run)
+            run.append("end", reason=reason, seconds=round(clock.elapsed(), 1))
+        found, self.lines = report.write_all(run, ended=bool(reason))
         return found
 
     def pytest_terminal_summary(self, terminalreporter):

@@ -3,10 +3,13 @@
     .gdn-apc/runs/<time>/events.jsonl   source of truth, one line an event, appended as it happens
                          cases/         failing cases, and the case that each worker is running now
                          repro/         one script for each failing case
-                         summary.md     report.html   junit.xml (if asked)
+                         summary.md     report.html   junit.xml: made from the events, by ``gdn-apc report`` again
     .gdn-apc/examples/                  Hypothesis's example database
 
-Imports the standard library and ``fuzz.case`` only. Exercise it with ``pytest tests/fuzz/test_runs.py``.
+A process may be killed at any moment. So an event is one write, cases and pages appear whole or not at all, and a line
+that was cut short costs nothing but itself.
+
+Imports the standard library, ``fuzz.case`` and ``fuzz.clock`` only. Exercise it with ``pytest tests/fuzz/test_runs.py``.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from gdn_apc.fuzz import clock
 from gdn_apc.fuzz.case import Case
 
 HOME = ".gdn-apc"
@@ -45,6 +49,27 @@ CASE = r"""
 if __name__ == "__main__":
     sys.exit(replay_text(CASE, target={target!r}))
 '''
+
+
+class Unwritable(BaseException):
+    """The run folder cannot be written: a full disk, say. Not an ``Exception``, so that Hypothesis lets it through."""
+
+    def __init__(self, path: Path, error: OSError):
+        super().__init__(
+            f"run folder: {path} cannot be written: {error.strerror or error}; make room or mend it, then "
+            f"go on with: gdn-apc fuzz --resume {path}"
+        )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole or not at all, whatever kills the process. Raises ``Unwritable``."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_text(text)
+        os.replace(part, path)
+    except OSError as e:
+        part.unlink(missing_ok=True)
+        raise Unwritable(path.parent, e) from e
 
 
 def default_path(root: Path) -> Path:
@@ -91,27 +116,47 @@ class RunFolder:
 
     def create(self) -> RunFolder:
         """Make the folder; under ``.gdn-apc`` also a ``.gitignore``, so that no run is committed by accident."""
-        self.cases.mkdir(parents=True, exist_ok=True)
-        home = next((p for p in self.path.parents if p.name == HOME), None)
-        if home is not None and not (home / ".gitignore").exists():
-            (home / ".gitignore").write_text("*\n")
+        try:
+            self.cases.mkdir(parents=True, exist_ok=True)
+            home = next((p for p in self.path.parents if p.name == HOME), None)
+            if home is not None and not (home / ".gitignore").exists():
+                (home / ".gitignore").write_text("*\n")
+        except OSError as e:
+            raise Unwritable(self.path, e) from e
         return self
 
     def append(self, kind: str, **fields: Any) -> None:
-        """Add one event. A single write of one line, so that lines of several workers never mix."""
-        line = json.dumps({"event": kind, "time": round(time.time(), 3), **fields}, sort_keys=True) + "\n"
-        fd = os.open(self.events_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        """Add one event: ``time`` for people, ``at`` in seconds since the command started. Raises ``Unwritable``."""
+        stamp = {"event": kind, "time": round(time.time(), 3), "at": round(clock.elapsed(), 2)}
+        self.append_line(json.dumps({**stamp, **fields}, sort_keys=True))
+
+    def append_line(self, line: str) -> None:
+        """Add a line, in a single write, so that lines of several workers never mix.
+
+        What a kill or a full disk left of an earlier line is ended first.
+        """
         try:
-            os.write(fd, line.encode())
-        finally:
-            os.close(fd)
+            fd = os.open(self.events_path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                size = os.fstat(fd).st_size
+                torn = size and os.pread(fd, 1, size - 1) != b"\n"
+                data = (b"\n" if torn else b"") + line.encode() + b"\n"
+                rest = data[os.write(fd, data) :]
+                if rest:
+                    os.write(fd, rest)  # says why
+            finally:
+                os.close(fd)
+        except OSError as e:
+            raise Unwritable(self.path, e) from e
 
     def events(self) -> list[dict[str, Any]]:
-        """All events so far. A last line that a kill cut short is left out; another broken line is an error."""
+        """All events so far. A last line that a kill cut short is left out; another broken one is an event ``torn``."""
         if not self.events_path.exists():
             return []
-        lines = self.events_path.read_text().split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        *lines, last = self.events_path.read_text(errors="replace").split("\n")
+        events = [parse(line, number) for number, line in enumerate(lines, 1) if line]
+        tail = parse(last, 0) if last else {"event": "torn"}
+        return events + ([] if tail["event"] == "torn" else [tail])
 
     def current_path(self, worker: str) -> Path:
         """The case that ``worker`` is running."""
@@ -123,12 +168,15 @@ class RunFolder:
         One write over the old text, blanks over what is left of it: no rename, which some file systems turn into a
         flush to the disk at every example.
         """
-        fd = os.open(self.current_path(worker), os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            data = text.encode()
-            os.write(fd, data + b" " * (os.fstat(fd).st_size - len(data)))
-        finally:
-            os.close(fd)
+            fd = os.open(self.current_path(worker), os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                data = text.encode()
+                os.write(fd, data + b" " * (os.fstat(fd).st_size - len(data)))
+            finally:
+                os.close(fd)
+        except OSError as e:
+            raise Unwritable(self.path, e) from e
 
     def clear_journal(self, worker: str) -> None:
         """The worker's case came to an end."""
@@ -137,7 +185,7 @@ class RunFolder:
     def save_case(self, case: Case, provenance: Mapping[str, Any], suffix: str = "") -> Path:
         """Write ``cases/<property>-<digest><suffix>.json`` and return its path."""
         path = self.cases / f"{case.property}-{digest(case)}{suffix}.json"
-        path.write_text(case.to_json(**provenance))
+        write_whole(path, case.to_json(**provenance))
         return path
 
     def record_crash(self, worker: str, message: str) -> Path | None:
@@ -189,10 +237,21 @@ class RunFolder:
             headline.replace("\\", "/").replace('"', "'").splitlines()[0][:90] if headline else "no message"
         )
         target = str(provenance.get("target", "native"))
-        path.write_text(
-            REPRO.format(headline=clean, target=target, name=path.name, text=case.to_json(**provenance))
+        write_whole(
+            path, REPRO.format(headline=clean, target=target, name=path.name, text=case.to_json(**provenance))
         )
         return path
+
+
+def parse(line: str, number: int) -> dict[str, Any]:
+    """The event of a line; an event ``torn``, with the line's number, if it is none."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        event = None
+    if isinstance(event, dict) and isinstance(event.get("event"), str):
+        return event
+    return {"event": "torn", "line": number, "text": line[:80]}
 
 
 def environment() -> dict[str, str]:

@@ -17,10 +17,11 @@ from typing import Any
 
 from hypothesis import configuration
 
-from gdn_apc.fuzz import canary, floors, ledger, properties, targets, witnesses
+from gdn_apc.fuzz import canary, clock, floors, kept, ledger, properties, resume, targets, witnesses
 from gdn_apc.fuzz.campaign import DEFAULT_BUDGET, Broken, Drive, Outcome, Plan, check
 from gdn_apc.fuzz.engine.events import EVENTS
 from gdn_apc.fuzz.options import SMOKE_SECONDS
+from gdn_apc.fuzz.plan import Past
 from gdn_apc.fuzz.profiles import GATE_SEED, keeps_examples
 from gdn_apc.fuzz.properties.base import Property, Violation
 from gdn_apc.fuzz.runs import HOME, RunFolder, compact, environment, revision
@@ -29,6 +30,9 @@ from gdn_apc.fuzz.triage.after import after_failure
 
 WITNESSED_BY = "values"
 """The property that checks the witnesses: every output and every written block."""
+
+REPORT_SECONDS = 3.0
+"""Of a limited time, so much is kept for the reports."""
 
 KINDS = ("metadata", "kernel", "machine")
 """The order of a campaign: the cheapest first."""
@@ -67,8 +71,9 @@ class Session:
         seed: int,
         worker: str = "main",
         shards: int = 1,
+        workers: int = 1,
     ):
-        self.run, self.worker, self.shards = run, worker, shards
+        self.run, self.worker, self.shards, self.workers = run, worker, shards, workers
         self.options, self.root, self.seed = options, root, seed
         self.name = options.get("gdn_target") or targets.DEFAULT
         self.target: Any = None
@@ -77,11 +82,15 @@ class Session:
         self.old_threads = 1
         self.done, self.items = 0, 1
         self.deadline = math.inf
+        self.pasts: dict[tuple[str, int], Past] = {}
+        self.reached: set[str] = set()
+        self.resumed = bool(options.get("gdn_resume"))
 
     def open(self, selected: list[str], items: int) -> None:
         """Load the target and record the start. Raises ``TargetUnavailable`` after recording that too.
 
         ``selected`` names the properties to run and ``items`` counts the (property, shard) pairs of all workers.
+        Raises ``NoDatabase`` or ``Mismatch`` where the campaign may not begin or go on like this.
         """
         self.run.create()
         configuration.set_hypothesis_home_dir(
@@ -96,13 +105,35 @@ class Session:
             self.run.append("start", target=self.name, seed=self.seed, versions=environment())
             self.run.append("usage", message=str(e))
             raise
+        self.provenance = self._provenance()
+        earlier = self._earlier()
         self.needs = {p.name: p.needs(self.target) for p in every}
         self.plan = self._plan(every)
-        self.provenance = self._provenance()
-        self.items = math.ceil(items / self.shards)
-        seconds = SMOKE_SECONDS if self.plan.smoke else 60 * (self.plan.minutes or math.inf)
-        self.deadline = time.monotonic() + seconds
+        if self.plan.database is not None:
+            kept.connect(self.plan.database)
+        self.items = math.ceil(items / self.workers)
+        self._set_deadline(earlier)
         self.run.append("start", **self._start(every, selected))
+
+    def _earlier(self) -> float:
+        """What the folder's events say of earlier legs; seconds that they took. Raises ``Mismatch``."""
+        if not self.resumed:
+            return 0.0
+        events = self.run.events()
+        resume.same(resume.start_of(self.run), {**self.provenance, **self._code()})
+        self.pasts, self.reached = resume.pasts(events), resume.reached(events)
+        return Totals.of(events).earlier
+
+    def _set_deadline(self, earlier: float) -> None:
+        """The moment at which the search must end; a limited time counts from the command's start."""
+        if not (self.plan.smoke or self.plan.minutes):
+            return
+        seconds = SMOKE_SECONDS if self.plan.smoke else 60 * self.plan.minutes
+        if self.options.get("gdn_more_time"):  # how long to go on was given anew
+            earlier = 0.0
+        reports = REPORT_SECONDS + floors.measuring_seconds(self.target, self.root)
+        left = seconds - earlier - clock.elapsed()
+        self.deadline = time.monotonic() + left - min(reports, 0.1 * seconds if left > 0 else 0)
 
     def _plan(self, every: list[Property]) -> Plan:
         get = self.options.get
@@ -119,6 +150,7 @@ class Session:
             smoke=smoke,
             profile=get("gdn_profile") or "fuzz",
             shards=self.shards,
+            database=kept.url_of(self.options),
         )
 
     def _asked(self, every: list[Property]) -> list[Property]:
@@ -131,19 +163,31 @@ class Session:
             "device": device_name(self.target),
             "revision": revision(Path(__file__).parent),
             "seed": self.seed,
-            "profile": self.plan.profile,
+            "profile": self.options.get("gdn_profile") or "fuzz",
         }
+
+    def _code(self) -> dict[str, str]:
+        module = sys.modules.get(type(self.target).__module__)
+        files = [Path(f) for f in [getattr(module, "__file__", None)] if f]
+        return {"code": resume.code(Path(__file__).parents[1], files)}
 
     def _start(self, every: list[Property], selected: list[str]) -> dict[str, Any]:
         claimed, left_out = pairs(self.target)
         return {
             **self.provenance,
+            **self._code(),
             "budget": self.plan.budget,
+            "budget_asked": self.options.get("gdn_budget"),
             "minutes": self.plan.minutes,
             "smoke": self.plan.smoke,
             "shards": self.shards,
-            "command": sys.argv,
+            "workers": self.workers,
+            "worker": self.worker,
+            "database": kept.masked(self.plan.database) if self.plan.database else None,
+            "command": [_without_secrets(word) for word in sys.argv],
             "selected": selected,
+            "selection": self.options.get("gdn_property"),
+            "claims": floors.claims_record(self.target.claims),
             "properties": [
                 {"name": p.name, "kind": p.kind, "floor": p.floor, "doc": p.doc, "needs": self.needs[p.name]}
                 for p in every
@@ -170,6 +214,16 @@ class Session:
     def needs_of(self, event: str) -> str | None:
         """Why the target cannot reach a must-happen event, or None."""
         return self.needs.get(WITNESSED_BY) or ledger.EVENTS[event].missing(self.target.claims)
+
+    def past(self, prop: Property, shard: int) -> Past:
+        """What earlier legs did of a shard; nothing, if it is the first."""
+        return self.pasts.get((prop.name, shard), Past())
+
+    def is_over(self, prop: Property, shard: int) -> bool:
+        """Whether an earlier leg finished a shard: it failed, or compared all that it should."""
+        past = self.past(prop, shard)
+        units = len(past.seen) if prop.kind == "kernel" else past.comparisons
+        return past.status == "failed" or (past.status == "held" and units >= self.plan.goal(prop))
 
     def canary(self) -> str:
         """Run the canary. Raises :class:`~gdn_apc.fuzz.canary.Silent`; records either way."""
@@ -265,19 +319,25 @@ def seed_of(options: dict[str, Any], fresh: int) -> int:
     return GATE_SEED if options.get("gdn_profile") == "gate" or options.get("gdn_smoke") else fresh
 
 
-def record_floors(run: RunFolder, target: Any = None) -> None:
+def record_floors(run: RunFolder, root: Path) -> None:
     """Record the floors of the ledger's *discovered* tier for what this campaign compared, once it has ended.
 
-    They depend on how many examples each property was compared on, so no earlier moment would do. The controller of
-    several workers has no target of its own and loads it for this.
+    They depend on how many examples each property was compared on, so no earlier moment would do. The target itself is
+    not needed, only what its start recorded: another machine may have run it.
     """
     totals = Totals.of([*run.events(), {"event": "end", "reason": "finished"}])
     if verdict(totals).status not in (HELD, INCOMPLETE) or not totals.start.get("ledger"):
         return
     kernels = {name: count for name, count in totals.examples.items() if totals.kinds.get(name) == "kernel"}
     try:
-        found = floors.floors(target or targets.load(totals.start["target"]), kernels)
+        found = floors.recorded(totals.start, kernels, root)
     except Exception as e:
         run.append("broken", message=f"the ledger's floors: {type(e).__name__}: {e}")
     else:
         run.append("floors", floors=found)
+
+
+def _without_secrets(word: str) -> str:
+    """An argument of the command line, without the password of a database's URL."""
+    name, equals, value = word.rpartition("=")
+    return f"{name}{equals}{kept.masked(value)}" if "://" in value else word

@@ -56,6 +56,18 @@ class Totals:
     broken: list[str] = field(default_factory=list)
     usage: str = ""
     canary: dict[str, Any] | None = None
+    spent: dict[str, Counter[str]] = field(default_factory=dict)  # property → where its seconds went
+    worst: dict[str, float] = field(default_factory=dict)  # property → largest error / tolerance
+    course: list[tuple[float, int]] = field(default_factory=list)  # of each example: seconds, comparisons
+    triage: dict[str, dict[str, Any]] = field(default_factory=dict)  # case → what was found out about it
+    notes: list[str] = field(default_factory=list)
+    starts: list[dict[str, Any]] = field(default_factory=list)  # of every process
+    before: tuple[dict, str, list] | None = None  # how the earlier leg ended
+    refused: str = ""  # why this leg may not go on
+    legs: int = 1  # how often the campaign was started, the first time included
+    earlier: float = 0.0  # seconds of all legs but this one
+    now: float = 0.0  # seconds of this leg so far
+    counted: set[tuple[str, int, str]] = field(default_factory=set)  # (property, shard, digest)
 
     @staticmethod
     def of(events: Iterable[dict[str, Any]]) -> Totals:
@@ -66,11 +78,41 @@ class Totals:
                 add = getattr(totals, f"_add_{event['event']}")
             except AttributeError:
                 raise ValueError(f"event: unknown kind {event['event']!r} in events.jsonl") from None
+            totals.now = max(totals.now, event.get("at", 0.0))
             add(event)
         return totals
 
     def _add_start(self, e: dict[str, Any]) -> None:
         self.start = self.start or e  # every worker writes one
+        self.starts.append(e)
+
+    def _add_resumed(self, e: dict[str, Any]) -> None:
+        """The campaign goes on: what ended, hindered or broke the earlier leg is over."""
+        self.legs += 1
+        self.earlier += max(0.0, self.now - e.get("at", 0.0))
+        self.now = e.get("at", 0.0)
+        self.before, self.refused = (self.end, self.usage, self.broken), ""
+        self.end, self.usage, self.broken = {}, "", []
+
+    def _add_refused(self, e: dict[str, Any]) -> None:
+        """It did not go on after all: what was before stands. A campaign that never began was used wrongly."""
+        self.refused = self.refused or e["message"]
+        if self.before is None:
+            self.usage = self.usage or e["message"]
+        else:
+            self.end, self.usage, self.broken = self.before
+            self._add_note({"message": f"going on was refused: {e['message']}"})
+
+    def _add_note(self, e: dict[str, Any]) -> None:
+        if e["message"] not in self.notes:
+            self.notes.append(e["message"])
+
+    def _add_torn(self, e: dict[str, Any]) -> None:
+        text = "was the disk full, or the file edited?"
+        self.broken.append(f"events.jsonl: line {e['line']} is no event ({text}): {e['text']}")
+
+    def _add_triage(self, e: dict[str, Any]) -> None:
+        self.triage[e["case"]] = e
 
     def _add_end(self, e: dict[str, Any]) -> None:
         self.end = e
@@ -92,6 +134,11 @@ class Totals:
 
     def _add_example(self, e: dict[str, Any]) -> None:
         name = e["property"]
+        key = name, e.get("shard", 0), e.get("digest", str(len(self.course)))
+        if key in self.counted:  # two processes went on from one place
+            return
+        self.counted.add(key)
+        self.course.append((self.earlier + e.get("at", 0.0), e["comparisons"]))
         self.examples[name] += 1
         self.comparisons[name] += e["comparisons"]
         self.each.setdefault(name, []).append(e["seconds"])
@@ -106,6 +153,11 @@ class Totals:
     def _add_ratios(self, e: dict[str, Any]) -> None:
         for kind, record in e["ratios"].items():
             self.ratios.setdefault(kind, Histogram()).merge(record)
+            name = e.get("property", "")
+            self.worst[name] = max(self.worst.get(name, 0.0), record["largest"])
+
+    def _add_round(self, e: dict[str, Any]) -> None:
+        self.spent.setdefault(e["property"], Counter()).update(e["spent"])
 
     def _add_found(self, e: dict[str, Any]) -> None:
         self.failures.append({**e, "shrunk": "never finished: only the unshrunk case was saved"})
@@ -133,6 +185,15 @@ class Totals:
     def units(self, prop: dict[str, Any]) -> int:
         """What a property's floor counts: examples of a kernel property, comparisons of the others."""
         return (self.examples if prop["kind"] == "kernel" else self.comparisons)[prop["name"]]
+
+    def took(self, name: str) -> float:
+        """Seconds of a property, all shards and legs together."""
+        return max(self.seconds[name], sum(self.spent.get(name, {}).values()))
+
+    @property
+    def duration(self) -> float:
+        """Seconds of all legs together, by the clock on the wall."""
+        return self.earlier + max(self.now, self.end.get("seconds", 0.0))
 
     def typical(self, name: str) -> float:
         """Median seconds of an example."""

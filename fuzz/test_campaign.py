@@ -36,7 +36,7 @@ def test_canary(session):
 
 def test_reached(session, gdn_event, request):
     """The witness of a must-happen event holds, and reaches the event."""
-    campaign_of(request.config).run_witness(session, gdn_event)
+    campaign_of(request.config).run_witness(session, gdn_event, request.node)
 
 
 def test_property(session, gdn_property, gdn_shard, request):

@@ -121,7 +121,7 @@ def test_an_early_end_leaves_a_page_too(tmp_path, capsys):
     ("arguments", "message"),
     [
         ([], "the following arguments are required: COMMAND"),
-        (["bench"], "invalid choice: 'bench'"),
+        (["nothing"], "invalid choice: 'nothing'"),
         (["fuzz", "--budget", "many"], "argument --budget/--gdn-budget: invalid int value: 'many'"),
         (["fuzz", "--profile", "ci"], "invalid choice: 'ci'"),
     ],

@@ -226,7 +226,7 @@ def test_the_page_holds_what_a_reviewer_asks_for(run):
     text = run.summary_path.read_text()
 
     assert found.status == 0 and lines[0] == "PASSED (exit status 0)"
-    assert "| holds | not run | 25 | 100 | 2 examples | 0 | 0.100 s | 0.0 s |" in text
+    assert "| holds | not run | 25 | 100 | 2 examples | 0 |  | 0.100 s | 0.0 s |" in text
     assert "| hit | yes | 25 | 3 | a hit |" in text
     assert "| evict | 7 | a block is given out |" in text
     assert "| bf16/fp32 | 25 |  |" in text
