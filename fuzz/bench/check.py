@@ -30,14 +30,24 @@ class Wrong(Exception):
 
 
 @dataclass
+class Stored:
+    """What a column's slots of some rows must hold: ``[rows, HV, V, K]`` or ``[rows, W - 1, D]``."""
+
+    rows: list[int]
+    column: int
+    last: bool  # each row's last column: what a peer without exports stores too
+    exact: torch.Tensor
+
+
+@dataclass
 class Expected:
-    """What a problem's first set must give, float64: outputs, and what each column's slot holds afterwards."""
+    """What a problem's first set must give, float64: outputs, and what the slots hold afterwards."""
 
     o: torch.Tensor | None = None  # [T, HV, V], or y: [T, D]
     gates: tuple[torch.Tensor, torch.Tensor] | None = None  # g, beta: [T, HV]
     indices: dict[str, Any] | None = None  # oracle.block_indices
-    states: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)  # (row, column) → [HV, V, K]
-    windows: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)  # (row, column) → [W - 1, D]
+    states: list[Stored] = field(default_factory=list)
+    windows: list[Stored] = field(default_factory=list)
 
 
 def expected(inputs: Inputs) -> Expected:
@@ -58,8 +68,7 @@ def expected(inputs: Inputs) -> Expected:
         if p.op == "conv":
             want.o = y
             return want
-        y = oracle.round_to(y, p.dtype)
-        q, k, v = oracle.split_qkv(y, p.H, p.HV, p.K, p.V)
+        q, k, v = oracle.split_qkv(oracle.round_to(y, p.dtype), p.H, p.HV, p.K, p.V)
         g, beta = oracle.gates(tensors["a"], tensors["b"], inputs.A_log, inputs.dt_bias)
     else:
         q, k, v, g, beta = first.tensors(p)
@@ -67,12 +76,26 @@ def expected(inputs: Inputs) -> Expected:
     return want
 
 
-def _rows(inputs: Inputs) -> Iterator[tuple[int, slice, int | None]]:
-    """(row, its packed tokens, the slot that it reads or None)."""
-    p, table = inputs.problem, inputs.sets[0].table
-    for row, m in enumerate(p.lengths):
-        read = int(table[row, (p.computed - 1) // p.block_size]) if p.computed else None
-        yield row, slice(inputs.offsets[row], inputs.offsets[row] + m), read
+@dataclass
+class Group:
+    """Rows of one length m, which are computed together: their numbers, and their tokens [rows, m]."""
+
+    rows: list[int]
+    m: int
+    tokens: torch.Tensor
+
+    def slots(self, inputs: Inputs, column: int) -> torch.Tensor:
+        """The rows' slots of a column of the first set, [rows]."""
+        return inputs.sets[0].table[self.rows, column].long()
+
+
+def groups(inputs: Inputs) -> Iterator[Group]:
+    """The rows that have tokens, by length."""
+    lengths = inputs.problem.lengths
+    for m in sorted(set(lengths) - {0}):
+        rows = [row for row, length in enumerate(lengths) if length == m]
+        first = torch.tensor([inputs.offsets[row] for row in rows], device=inputs.device)
+        yield Group(rows, m, first[:, None] + torch.arange(m, device=inputs.device))
 
 
 def ends(p: Problem, m: int) -> Iterator[tuple[int, int, int]]:
@@ -89,39 +112,54 @@ def ends(p: Problem, m: int) -> Iterator[tuple[int, int, int]]:
         position = end
 
 
+def _read(inputs: Inputs, group: Group, pool: torch.Tensor) -> torch.Tensor | None:
+    """What the rows start from, float64, or None."""
+    p = inputs.problem
+    return pool[group.slots(inputs, (p.computed - 1) // p.block_size)].double() if p.computed else None
+
+
 def _delta(inputs: Inputs, operands: tuple[torch.Tensor, ...], want: Expected) -> None:
+    """All rows of a length at once: rows are independent, so they count as heads."""
     p = inputs.problem
     want.o = torch.empty(p.tokens, p.HV, p.V, dtype=torch.float64, device=inputs.device)
-    for row, part, read in _rows(inputs):
+    for group in groups(inputs):
+        N, flat = len(group.rows), group.tokens.flatten()
+        prepared = prepare(*(t[flat] for t in operands), p.K**-0.5, True, torch.float64)
         q, k, v, g, beta = (
-            t.transpose(0, 1) for t in prepare(*(t[part] for t in operands), p.K**-0.5, True, torch.float64)
+            t.unflatten(0, (N, group.m)).transpose(1, 2).flatten(0, 1).contiguous() for t in prepared
         )
-        S = torch.zeros(p.HV, p.V, p.K, dtype=torch.float64, device=inputs.device)
-        if read is not None:
-            S = inputs.states[read].double()
-        for start, end, column in ends(p, part.stop - part.start):
-            tile = slice(start, end)
-            o, S = chunk(S, *(t[:, tile] for t in (q, k, v, g, beta)))
-            want.o[part][tile] = o.transpose(0, 1)
+        S = _read(inputs, group, inputs.states)
+        S = q.new_zeros(N * p.HV, p.V, p.K) if S is None else S.flatten(0, 1)
+        for start, end, column in ends(p, group.m):
+            o, S = chunk(S, *(t[:, start:end] for t in (q, k, v, g, beta)))
+            want.o[group.tokens[:, start:end]] = o.unflatten(0, (N, p.HV)).transpose(1, 2)
             if column >= 0:
-                want.states[row, column] = S
+                exact = S.unflatten(0, (N, p.HV))
+                want.states.append(Stored(group.rows, column, end == group.m, exact))
                 S = oracle.round_to(S, p.state)  # the persisted carry
 
 
 def _convolution(inputs: Inputs, want: Expected) -> torch.Tensor:
+    """All rows of a length at once: channels are independent, so rows count as channels."""
     p, x = inputs.problem, inputs.sets[0].operands["x"]
     y = torch.empty(x.shape, dtype=torch.float64, device=x.device)
-    for row, part, read in _rows(inputs):
-        window = None if read is None else inputs.windows[read].clone()
-        y[part] = oracle.causal_conv1d(x[part], inputs.weight, None, window, "silu")
-        for _, end, column in ends(p, part.stop - part.start):
+    for group in groups(inputs):
+        N = len(group.rows)
+        wide = x[group.tokens].transpose(0, 1).flatten(1)  # [m, rows · D]
+        window = _read(inputs, group, inputs.windows)
+        window = None if window is None else window.to(x.dtype).transpose(0, 1).flatten(1)
+        weight = inputs.weight.repeat(N, 1)
+        out = oracle.causal_conv1d(wide, weight, None, window, "silu")
+        y[group.tokens] = out.unflatten(1, (N, p.D)).transpose(0, 1)
+        for _, end, column in ends(p, group.m):
             if column >= 0:
-                inside = end >= p.W - 1
-                want.windows[row, column] = (
-                    x[part][end - (p.W - 1) : end]
-                    if inside
-                    else oracle.window_after(x[part], window, end, p.W)
+                tail = (
+                    wide[end - (p.W - 1) : end]
+                    if end >= p.W - 1
+                    else oracle.window_after(wide, window, end, p.W)
                 )
+                exact = tail.unflatten(1, (N, p.D)).transpose(0, 1)
+                want.windows.append(Stored(group.rows, column, end == group.m, exact))
     return y
 
 
@@ -129,7 +167,7 @@ def _convolution(inputs: Inputs, want: Expected) -> torch.Tensor:
 class Answer:
     """What an implementation gave for the first set. Pools are those of the inputs, after the call.
 
-    ``columns``: which columns it stores: all that the contract names, or each row's last one alone.
+    ``all_columns``: whether it stores every column that the contract names, or each row's last one alone.
     """
 
     o: torch.Tensor | None = None
@@ -144,22 +182,46 @@ def check(inputs: Inputs, want: Expected, got: Answer) -> float:
     worst = 0.0
     for found in got.indices or ():
         _indices(p, want.indices, found)
-    if want.gates is not None:
-        for name, w, g in zip(("g", "beta"), want.gates, got.gates):
-            worst = max(worst, _compare(p, name, w, g, "fp32"))
+    for name, exact, actual in zip(("g", "beta"), want.gates or (), got.gates or ()):
+        error = (actual.double() - exact).norm() / exact.norm()
+        worst = max(worst, _judge(p, name, float(error), "fp32"))
     if want.o is not None:
-        worst = max(worst, _outputs(p, want.o, got.o))
-    last = {row: max(c for r, c in want.states if r == row) for row, _ in want.states}
-    for (row, column), state in want.states.items():
-        if got.all_columns or column == last[row]:
-            actual = inputs.states[int(table[row, column])]
-            worst = max(worst, _compare(p, f"state of row {row}, column {column}", state, actual, p.dtype))
-    last = {row: max(c for r, c in want.windows if r == row) for row, _ in want.windows}
-    for (row, column), window in want.windows.items():
-        if got.all_columns or column == last[row]:
-            actual = inputs.windows[int(table[row, column])]
-            if not torch.equal(actual.double(), window.double()):
-                raise Wrong(f"the window of row {row}, column {column} is not a copy of the inputs")
+        worst = max(worst, _outputs(inputs, want.o, got.o))
+    for stored in want.states:
+        if got.all_columns or stored.last:
+            actual = inputs.states[table[stored.rows, stored.column].long()].double()
+            error = (actual - stored.exact).norm(dim=(2, 3)) / stored.exact.norm(dim=(2, 3)).clamp(min=1e-30)
+            worst = max(worst, _worst_row(p, "the state", stored, error.amax(1)))
+    for stored in want.windows:
+        if got.all_columns or stored.last:
+            actual = inputs.windows[table[stored.rows, stored.column].long()]
+            same = (actual == stored.exact).flatten(1).all(1)
+            if not same.all():
+                row = stored.rows[int(same.logical_not().nonzero()[0])]
+                raise Wrong(f"the window of row {row}, column {stored.column} is not a copy of the inputs")
+    return worst
+
+
+def _worst_row(p: Problem, what: str, stored: Stored, error: torch.Tensor) -> float:
+    at = int(error.nan_to_num(torch.inf).argmax())
+    return _judge(p, f"{what} of row {stored.rows[at]}, column {stored.column}", float(error[at]), p.dtype)
+
+
+def _outputs(inputs: Inputs, want: torch.Tensor, got: torch.Tensor) -> float:
+    """By tiles of 64 tokens of a row and a head (all channels of a convolution)."""
+    p, worst = inputs.problem, 0.0
+    if got.shape != want.shape:
+        raise Wrong(f"outputs have shape {list(got.shape)}, expected {list(want.shape)}")
+    for group in groups(inputs):
+        square = []
+        for t in (got[group.tokens].double() - want[group.tokens], want[group.tokens]):
+            per_token = t.square().sum(-1).reshape(len(group.rows), group.m, -1)  # [rows, m, heads]
+            padded = torch.nn.functional.pad(per_token, (0, 0, 0, -group.m % CHUNK))
+            square.append(padded.unflatten(1, (-1, CHUNK)).sum(2))
+        error = (square[0] / square[1].clamp(min=1e-30)).sqrt()  # [rows, tiles, heads]
+        at = int(error.nan_to_num(torch.inf).flatten(1).amax(1).argmax())
+        value = float(error[at].flatten().nan_to_num(torch.inf).max())
+        worst = max(worst, _judge(p, f"the outputs of row {group.rows[at]}", value, p.dtype))
     return worst
 
 
@@ -172,39 +234,6 @@ def _indices(p: Problem, want: dict[str, Any], got: dict[str, Any]) -> None:
         exact = want[name] + [-1] * (len(actual) - len(want[name])) if name == "chunk_row" else want[name]
         if actual != exact:
             raise Wrong(f"{name} is {str(actual)[:80]}, expected {str(exact)[:80]} ({p.name})")
-
-
-def _outputs(p: Problem, want: torch.Tensor, got: torch.Tensor) -> float:
-    if got.shape != want.shape:
-        raise Wrong(f"outputs have shape {list(got.shape)}, expected {list(want.shape)}")
-    worst, at = 0.0, 0
-    for m in p.lengths:
-        for start in range(at, at + m, 64 * CHUNK):
-            part = slice(start, min(start + 64 * CHUNK, at + m))
-            w, g = (
-                t[part].double().flatten(2) if t.dim() == 3 else t[part].double()[:, None]
-                for t in (want, got)
-            )
-            pad = -w.shape[0] % CHUNK
-            w, g = (
-                torch.nn.functional.pad(t, (0, 0, 0, 0, 0, pad)).unflatten(0, (-1, CHUNK)) for t in (w, g)
-            )
-            error = ((g - w).norm(dim=(1, 3)) / w.norm(dim=(1, 3)).clamp(min=1e-30)).max()
-            worst = max(
-                worst, _judge(p, f"outputs of tokens {part.start} to {part.stop}", float(error), p.dtype)
-            )
-        at += m
-    return worst
-
-
-def _compare(p: Problem, what: str, want: torch.Tensor, got: torch.Tensor, dtype: str) -> float:
-    """Relative error of each head; the first axis of a state, all of anything else."""
-    want, got = want.double(), got.double()
-    if want.dim() == 3:
-        error = ((got - want).norm(dim=(1, 2)) / want.norm(dim=(1, 2)).clamp(min=1e-30)).max()
-    else:
-        error = (got - want).norm() / want.norm().clamp(min=1e-30)
-    return _judge(p, what, float(error), dtype)
 
 
 def _judge(p: Problem, what: str, error: float, dtype: str) -> float:

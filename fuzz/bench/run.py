@@ -89,8 +89,8 @@ def _problem(
 
 
 def _graphs(problem: Problem, peer: Peer) -> bool:
-    """Decodes replay graphs in an engine; of prefills only ours is captured, a peer might look at its inputs."""
-    return problem.op == "decode" or (peer.ours and problem.op in ("delta", "core"))
+    """Decodes replay graphs in an engine; of prefills those that never look at their inputs may be captured."""
+    return problem.op == "decode" or (problem.op in ("delta", "core") and (peer.ours or peer.captured))
 
 
 def _warm(run: Run, device: torch.device, waits_are_wrong: bool) -> None:

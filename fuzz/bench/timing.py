@@ -106,11 +106,11 @@ def _queued(
         torch.cuda.synchronize(device)
         torch.cuda._sleep(int(CLOCK * min(0.1, 1e-3 * (2 + 1.5 * estimate * len(part)))))
         for i, (before, after) in enumerate(part, first):
-            start = time.perf_counter()
             before.record()
+            start = time.perf_counter()
             calls[i % len(calls)]()
-            after.record()
             host.append(1e3 * (time.perf_counter() - start))
+            after.record()
     torch.cuda.synchronize(device)
     return [before.elapsed_time(after) for before, after in events], host
 

@@ -25,6 +25,8 @@ class Peer:
 
     name = "?"
     ours = False
+    captured = False
+    """Whether prefills can be captured in a CUDA graph."""
 
     def version(self) -> str:
         """Of the package that is measured."""

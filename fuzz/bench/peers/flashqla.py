@@ -17,6 +17,7 @@ class FlashQla(Fla):
 
     name = "flashqla"
     package, module = "flash-qla", "flash_qla"
+    captured = True
     install = "pip install flash-qla==0.1.3"
 
     def _offsets(self, batch: Set) -> tuple[torch.Tensor, dict]:
