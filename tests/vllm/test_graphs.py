@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from graphs import GraphAudit, Taps
 from serving import Engine, tokens
 
@@ -33,6 +34,23 @@ def test_replays_are_right(tapped, engines):
         assert audit.published() > 0
     assert audit.replayed > 60
     assert made == life(engines("qwen3_5", max_num_batched_tokens=256))
+
+
+@pytest.mark.parametrize("attention", [False, True], ids=["no metadata", "metadata"])
+def test_a_batch_of_padding_touches_nothing(tapped, attention):
+    """What a data-parallel rank without work runs, and what is captured: no page changes, not even of blocks just freed."""
+    engine, _ = tapped
+    engine.reset()
+    prompt = tokens(24, 150)
+    cold = engine.generate(prompt, tokens(25, 70), generate=5)
+    engine.llm.llm_engine.step()  # the runner hears of requests that ended
+    before = [[t.clone() for t in layer.kv_cache] for layer in engine.gdn_layers]
+    for rows in (1, 2, 5):
+        engine.runner._dummy_run(rows, force_attention=attention, uniform_decode=True)
+    for layer, pages in zip(engine.gdn_layers, before):
+        assert all(torch.equal(a, b) for a, b in zip(layer.kv_cache, pages))
+    warm = engine.one(prompt, generate=5)
+    assert warm.hit == 128 and warm.tokens == cold[0].tokens
 
 
 def test_a_replay_on_stale_slots_is_noticed(tapped, monkeypatch):
