@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from gdn_apc.fuzz.case import Case, Inputs, Options, Request, Row, Step
+from gdn_apc.fuzz.case import Case, Dtypes, Inputs, Options, Request, Row, Step
 from gdn_apc.fuzz.geometry import read_column, rows, write_columns
 from gdn_apc.fuzz.properties.base import Property, Violation
 from gdn_apc.fuzz.targets.base import Claims, Target
@@ -47,13 +47,17 @@ def minimise(case: Case, fails: Callable[[Case], bool], claims: Claims, seconds:
 
 
 def violation(prop: Property, target: Target, case: Case) -> Violation | None:
-    """How a case violates a property; None if it does not, or if the property cannot judge it."""
+    """How a case violates a property, an exception of the target included; None if it does not, or cannot be judged."""
+    from gdn_apc.fuzz.campaign import Broken, check
+
     try:
-        prop.check(target, case)
+        check(prop, target, case)
     except Violation as e:
         return e
-    except ValueError:
-        return None
+    except Broken as e:
+        if isinstance(e.__cause__, ValueError):
+            return None
+        raise
     return None
 
 
@@ -61,7 +65,7 @@ def claimed(case: Case, claims: Claims) -> bool:
     """Whether a target with these claims may be asked."""
     s, d = case.sizes, case.dtypes
     return (
-        case.num_tokens > 0
+        (case.num_tokens > 0 or "events" in case.choice)
         and case.level in claims.seams
         and d.input in claims.input_dtypes
         and d.state in claims.state_dtypes
@@ -117,6 +121,75 @@ def drop_unused(case: Case) -> Iterator[Case]:
     requests = [Request(n, r.parent, min(r.shared, n)) for n, r in zip(reach, case.requests)]
     yield replace(case, requests=tuple(requests))
     yield _renumbered(replace(case, requests=tuple(requests)))
+
+
+def own_tokens(case: Case) -> Iterator[Case]:
+    """A request that shares a prefix gets tokens of its own, where no row hits what the other one left."""
+    for r, request in enumerate(case.requests):
+        if request.parent is not None:
+            alone = replace(request, parent=None, shared=0)
+            yield replace(case, requests=(*case.requests[:r], alone, *case.requests[r + 1 :]))
+
+
+def drop_events(case: Case) -> Iterator[Case]:
+    """A life of the cache machine without half of its events, a quarter, …, one; the last first."""
+    events = case.choice.get("events", ())
+    count = len(events)
+    size = count + (count > 0)
+    while size > 1:
+        size = (size + 1) // 2
+        for i in reversed(range(0, count, size)):
+            yield _living(case, events=[*events[:i], *events[i + size :]])
+
+
+def simpler_life(case: Case) -> Iterator[Case]:
+    """Fewer and shorter requests, plain habits of the engine, one step in flight, a pool that is just large enough."""
+    if "events" not in case.choice:
+        return
+    requests, prompts = case.requests, case.choice["prompts"]
+    for r in reversed(range(len(requests))):
+        if len(requests) > 1 and all(q.parent != r for q in requests):
+            moved = [
+                replace(q, parent=q.parent - (q.parent > r)) if q.parent is not None else q for q in requests
+            ]
+            yield _living(
+                replace(case, requests=tuple(moved[:r] + moved[r + 1 :])),
+                prompts=[*prompts[:r], *prompts[r + 1 :]],
+            )
+    for habit, plain in (("depth", 1), ("attention", False), ("skip", False), ("stale", False)):
+        if case.choice.get(habit, plain) != plain:
+            yield _living(case, **{habit: plain})
+    for r, request in reversed(list(enumerate(requests))):
+        for length in dict.fromkeys((1, request.length // 2, request.length - 1)):
+            if 0 < length < request.length:
+                cut = [
+                    replace(q, shared=min(q.shared, length)) if r in (i, q.parent) else q
+                    for i, q in enumerate(requests)
+                ]
+                cut[r] = replace(cut[r], length=length)
+                fewer = [min(p, length) if i == r else p for i, p in enumerate(prompts)]
+                yield _living(replace(case, requests=tuple(cut)), prompts=fewer)
+    for slots in dict.fromkeys((2, case.pool.num_slots // 2, case.pool.num_slots - 1)):
+        if 1 < slots < case.pool.num_slots:
+            yield replace(case, pool=replace(case.pool, num_slots=slots))
+    for i, event in enumerate(case.choice["events"]):
+        if event[0] == "pass" and event[4] > 1:
+            once = [*event[:4], 1]
+            yield _living(case, events=[*case.choice["events"][:i], once, *case.choice["events"][i + 1 :]])
+
+
+def _living(case: Case, **choice: object) -> Case:
+    return replace(case, choice={**case.choice, **choice})
+
+
+def narrow(case: Case) -> Iterator[Case]:
+    """One narrow head, plain dtypes, all at once: what follows is then checked in a fraction of the time."""
+    s, plain = case.sizes, replace(case.sizes, H=1, HV=1, K=8, V=8)
+    if s != plain:
+        yield replace(case, sizes=plain, dtypes=Dtypes("fp32", "fp32", "fp32"))
+        yield replace(case, sizes=plain)
+        yield replace(case, sizes=replace(s, H=1, HV=1))
+        yield replace(case, sizes=replace(s, K=min(s.K, 16), V=min(s.V, 16)))
 
 
 def join_rows(case: Case) -> Iterator[Case]:
@@ -189,6 +262,8 @@ def smaller_blocks(case: Case) -> Iterator[Case]:
         if not 1 < b < B:
             continue
         choice = {k: at(v, b) if k in ("start", "end") else v for k, v in case.choice.items()}
+        if "prompts" in choice:  # a life of the cache machine
+            choice["prompts"] = [at(p, b) for p in choice["prompts"]]
         steps = tuple(
             Step(tuple(replace(r, n=at(r.n, b), m=at(r.n + r.m, b) - at(r.n, b)) for r in step.rows))
             for step in case.steps
@@ -229,7 +304,8 @@ def simpler_numbers(case: Case) -> Iterator[Case]:
             yield replace(case, sizes=replace(s, **change))
     if case.level == "metadata":
         yield from (replace(case, sizes=replace(s, B=B)) for B in (1, 2) if B < s.B)
-        yield from (replace(case, sizes=replace(s, C=C)) for C in (1, 2, 4, 16) if C < s.C)
+    smallest = (1, 2, 4, 16, 32) if case.level == "metadata" else (16, 32)
+    yield from (replace(case, sizes=replace(s, C=C)) for C in smallest if C < s.C)
 
 
 def plain_tables(case: Case) -> Iterator[Case]:
@@ -251,12 +327,16 @@ def plain_tables(case: Case) -> Iterator[Case]:
 
 
 EDITS = (
+    narrow,
+    drop_events,
+    simpler_life,
     drop_steps,
     drop_rows,
     drop_first_blocks,
     join_rows,
     smaller_blocks,
     drop_tokens,
+    own_tokens,
     drop_unused,
     simpler_numbers,
     plain_tables,

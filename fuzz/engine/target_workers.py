@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gdn_apc.fuzz import clock
 from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.engine.invariants import fail
 from gdn_apc.fuzz.engine.labels import STATE, Streams
@@ -45,11 +46,9 @@ class MetadataWorker(SymbolicWorker):
         """What each row touches by the target's metadata; attention blocks are the engine's affair."""
         rows = batch.as_step().rows
         request = make_batch(rows, self.config.block_size, self.chunk_size, self.target.device())
-        found = {
-            name: t.tolist()
-            for name, t in self.target.metadata(request).items()
-            if isinstance(t, torch.Tensor)
-        }
+        with clock.span("target"):
+            answer = self.target.metadata(request)
+            found = {name: t.tolist() for name, t in answer.items() if isinstance(t, torch.Tensor)}
         return [self._row(batch, i, found) for i in range(len(rows))]
 
     def _row(self, batch: Batch, i: int, found: dict[str, Any]) -> Touch:
@@ -63,6 +62,12 @@ class MetadataWorker(SymbolicWorker):
             reads.insert(0, (STATE, read, slot, row.n))
         if row.m:
             ends = {j: min((j + 1) * size, row.end) for j in range(first, last + 1)}
+            if last >= len(row.table):
+                raise Violation(
+                    f"block_idx_last_scheduled_token of row {i} is {last}, but its block table has {len(row.table)} columns",
+                    row=i,
+                    column=last,
+                )
             writes[:0] = [(STATE, j, row.table[j], end) for j, end in ends.items()]
         slot = found["write_slot"][i] if "write_slot" in found else 0
         if slot and (not row.m or slot != row.table[last]):

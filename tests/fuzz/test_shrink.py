@@ -143,3 +143,56 @@ def test_a_zero_length_row_of_a_request_that_goes_is_padding():
 
     assert small.requests == (Request(2),)
     assert small.steps == (Step((one, dataclasses.replace(zero, request=None))),)
+
+
+@pytest.mark.parametrize(
+    "name, fault, tokens",
+    [("machine_kernels", "DropsBoundary", 3), ("machine_kernels", "WritesShared", 3), ("machine_symbolic", "LastColumnTooFar", 1)],
+)  # fmt: skip
+def test_a_life_of_the_cache_machine_shrinks(name, fault, tokens):
+    """Events, requests, habits and sizes: what is left is one request's life."""
+    prop, target = load_all()[name], FAULTS[fault]()
+
+    def fails(case: Case) -> bool:
+        return shrink.violation(prop, target, case) is not None
+
+    small = shrink.minimise(first(prop.strategy(target), fails, tokens=0), fails, target.claims, seconds=90)
+
+    assert fails(small) and small.choice["events"] == [["submit", 0]] and len(small.requests) == 1
+    assert small.requests[0].length <= tokens and small.choice["prompts"][0] <= tokens
+    assert (small.choice["depth"], small.choice["attention"], small.sizes.H) == (1, False, 1)
+
+
+class Raises(FAULTS["DropsBoundary"]):
+    """Raises where it should write a second block."""
+
+    def write_slots(self, line, batch):
+        if line.m > 2:
+            raise IndexError("no such column")
+        return super().write_slots(line, batch)
+
+
+def test_an_exception_of_the_target_is_a_failure_to_shrink():
+    """So that a crash is made small as well; our own is not taken for one."""
+    prop, target = load_all()["write_set"], Raises()
+
+    def fails(case: Case) -> bool:
+        found = shrink.violation(prop, target, case)
+        return found is not None and found.where.get("raised") == "IndexError"
+
+    small = shrink.minimise(first(prop.strategy(target), fails), fails, target.claims, seconds=90)
+
+    assert small.num_tokens == 3 and len(small.steps) == 1
+
+
+def test_a_request_gets_tokens_of_its_own_where_nothing_is_shared():
+    """A parent whose tokens are not needed goes."""
+    row = Row(1, 0, 2, (1,))
+    case = dataclasses.replace(
+        first(cases(Drawn("cpu"), "values"), lambda c: True),
+        requests=(Request(4), Request(4, 0, 4)),
+        steps=(Step((row,)),),
+    )
+
+    small = shrink.minimise(case, lambda c: c.num_tokens == 2, Claims(), seconds=30)
+    assert small.requests == (Request(2),) and small.steps[0].rows[0].request == 0
