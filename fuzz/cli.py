@@ -1,5 +1,4 @@
-"""The command line: ``gdn-apc fuzz``, ``gdn-apc replay``, ``gdn-apc doctor``, ``gdn-apc mutants``, and
-``gdn-apc spec``.
+"""The command line ``gdn-apc``: the commands fuzz, replay and doctor, and where the other ones are found.
 
 ``fuzz`` runs pytest in a child process and watches it: a kernel that kills the process is a finding, with its case,
 not the end of the report. Imports the standard library until a command needs more. Exercise it with
@@ -16,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gdn_apc.fuzz import options, spec_command
+from gdn_apc.fuzz import clock, options, ray_command, report_command, spec_command
 from gdn_apc.fuzz.bench import command as bench
 from gdn_apc.fuzz.mutants import command as mutants
 from gdn_apc.fuzz.runs import RunFolder, default_path
@@ -61,7 +60,6 @@ def _parser() -> argparse.ArgumentParser:
     fuzz.add_argument(
         "-n", metavar="WORKERS", help="a shard of every property for each worker (needs pytest-xdist)"
     )
-    fuzz.add_argument("--junit", action="store_true", help="also write junit.xml into the run folder")
     fuzz.add_argument("-q", "--quiet", action="store_true", help="no progress, only the verdict")
     fuzz.set_defaults(run=_fuzz)
 
@@ -87,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser("doctor", help="versions, devices, and which targets can run here")
     doctor.set_defaults(run=_doctor)
+    report_command.add_to(commands)
+    ray_command.add_to(commands)
     mutants.add_to(commands)
     bench.add_to(commands)
     triage.add_to(commands)
@@ -113,20 +113,25 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _fuzz(given: argparse.Namespace) -> int:
-    run = RunFolder(Path(given.gdn_run_dir or default_path(Path.cwd())).absolute())
-    given.gdn_run_dir = str(run.path)
-    status = _watch(pytest_command(given, run))
+    wrong = options.problem(vars(given))
+    if wrong:
+        print(f"gdn-apc fuzz: {wrong}", file=sys.stderr)
+        return 4
+    run = RunFolder(Path(given.gdn_resume or given.gdn_run_dir or default_path(Path.cwd())).absolute())
+    if not given.gdn_resume:
+        given.gdn_run_dir = str(run.path)
+    os.environ[clock.BEGAN] = str(clock.start())
+    status = _watch(pytest_command(given))
     return status if status >= 0 else _died(run, signal.Signals(-status))
 
 
-def pytest_command(given: argparse.Namespace, run: RunFolder) -> list[str]:
+def pytest_command(given: argparse.Namespace) -> list[str]:
     """pytest on our items alone: no configuration, no conftest and no cache in the current directory."""
     command = [sys.executable, "-m", "pytest", str(Path(__file__).parent / "test_campaign.py"), "-m", "fuzz"]
     command += ["-c", os.devnull, "--rootdir", os.getcwd(), "--noconftest", "-p", "no:cacheprovider"]
     command += ["--no-header", "-p", "no:benchmark"]
     command += options.command_line(vars(given))
     command += ["-n", given.n] if given.n else []
-    command += [f"--junitxml={run.path / 'junit.xml'}"] if given.junit else []
     return command + (["-q"] if given.quiet else [])
 
 
@@ -149,14 +154,15 @@ def _watch(command: list[str]) -> int:
 
 def _died(run: RunFolder, number: signal.Signals) -> int:
     """The child was killed: by its own crash, which is a failure of the case that it ran, or from outside."""
-    from gdn_apc.fuzz import page
+    from gdn_apc.fuzz import report
 
     run.create()  # it may have died before its first item
     if number in CRASHES:
         run.record_crash("main", f"the process died of {number.name}")
-        run.append("end", reason="finished", seconds=0.0)
+        run.append("end", reason="finished", seconds=round(clock.elapsed(), 1))
     else:
-        run.append("end", reason=number.name, seconds=0.0)
-    found, lines = page.write(run)
+        run.append("end", reason=number.name, seconds=round(clock.elapsed(), 1))
+    found, lines = report.write_all(run)
+    report.publish(run)
     print("\n".join(lines))
     return found.status

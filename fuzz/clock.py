@@ -7,6 +7,8 @@ charges the seconds inside it to a label, and to no other: a span inside a span 
         out = target.core(...)
     take()                      # {"target": 0.012, ...}, and starts again from nothing
 
+A GPU answers later than it is asked: what it still computes when a span ends is charged to who waits for it.
+
 Imports the standard library only. Exercise it with ``pytest tests/fuzz/test_clock.py``.
 """
 

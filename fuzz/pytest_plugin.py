@@ -115,7 +115,10 @@ class Campaign(Start):
             ids = [p.name if self.shards == 1 else f"{p.name}-shard{shard}" for p, shard in pairs]
             metafunc.parametrize(("gdn_property", "gdn_shard"), pairs, ids=ids)
         elif "gdn_event" in names:
-            metafunc.parametrize("gdn_event", session.events())
+            events = session.events()  # machines share them
+            metafunc.parametrize(
+                "gdn_event", events if self.only is None else events[self.only :: self.shards]
+            )
 
     def pytest_collectreport(self, report):
         """Remember that our own module could not be collected: that is a broken suite, not a broken target."""

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from gdn_apc import oracle
-from gdn_apc.fuzz import validity
+from gdn_apc.fuzz import clock, validity
 from gdn_apc.fuzz.case import Case, Row
 from gdn_apc.fuzz.geometry import read_slot, write_slots
 from gdn_apc.fuzz.pool import Pages, Part, bits
@@ -170,7 +170,9 @@ class World:
             tail = torch.full_like(like[:1], torch.nan if self.how.fill == "nan" else 0.0)
             packed.append(torch.cat([like[:0], *parts, tail.expand(self.how.tail, *like.shape[1:])]))
         states = [getattr(self.pages, part) for part in self.parts]
-        out = getattr(self.target, case.level)(self.layer, *packed, *states, self.batch(rows))
+        batch = self.batch(rows)
+        with clock.span("target"):
+            out = getattr(self.target, case.level)(self.layer, *packed, *states, batch)
         width = (case.sizes.conv_dim,) if case.level == "conv" else (case.sizes.HV, case.sizes.V)
         want = (len(packed[0]), *width), TORCH[case.dtypes.input]
         if (tuple(out.shape), out.dtype) != want:
@@ -228,6 +230,7 @@ def make_batch(rows: tuple[Row, ...], B: int, C: int, device: torch.device, wide
     )
 
 
+@clock.span("oracle")
 def truth(world: World, r: RanRow) -> oracle.StepResult:
     """What the oracle says of a row, from the bits it read, by the clauses on fp32 that its target claims."""
     s, d, layer_, claims = world.case.sizes, world.case.dtypes, world.layer, world.target.claims

@@ -92,7 +92,7 @@ class Totals:
         self.earlier += max(0.0, self.now - e.get("at", 0.0))
         self.now = e.get("at", 0.0)
         self.before, self.refused = (self.end, self.usage, self.broken), ""
-        self.end, self.usage, self.broken = {}, "", []
+        self.end, self.usage, self.broken, self.canary = {}, "", [], None
 
     def _add_refused(self, e: dict[str, Any]) -> None:
         """It did not go on after all: what was before stands. A campaign that never began was used wrongly."""
@@ -124,7 +124,8 @@ class Totals:
         self.broken.append(e["message"])
 
     def _add_canary(self, e: dict[str, Any]) -> None:
-        self.canary = e
+        if self.canary is None or not e["ok"]:  # one for each machine
+            self.canary = e
 
     def _add_witness(self, e: dict[str, Any]) -> None:
         self.reached[e["name"]] = e["reached"]
@@ -265,11 +266,25 @@ def incomplete(totals: Totals) -> list[str]:
         if prop["name"] not in left_out and totals.units(prop) < prop["floor"]:
             unit = "examples" if prop["kind"] == "kernel" else "comparisons"
             reasons.append(f"{prop['name']}: {totals.units(prop):,} {unit}, its floor is {prop['floor']:,}")
+    reasons += _missing_shards(totals, [p["name"] for p in asked if p["name"] not in left_out])
     reasons += _incomplete_kernels(totals, [p for p in asked if p["kind"] == "kernel"])
     reasons += _incomplete_ledger(totals)
     if totals.canary is None:
         reasons.append("the canary did not run")
     return reasons
+
+
+def _missing_shards(totals: Totals, names: list[str]) -> list[str]:
+    """Shards of a campaign on several workers or machines that brought no result."""
+    count = totals.start.get("shards", 1)
+    ran = {name: {shard for n, shard in totals.status if n == name} for name in names}
+    missing = {n: sorted(set(range(count)) - ran[n]) for n in names if count > 1 and len(ran[n]) < count}
+    if not missing:
+        return []
+    same = len({str(shards) for shards in missing.values()}) == 1 and len(missing) == len(names)
+    who = "every property" if same else ", ".join(missing)
+    shards = ", ".join(str(s + 1) for s in next(iter(missing.values()))) if same else "some"
+    return [f"{who}: no result of shard {shards} of {count}"]
 
 
 def _incomplete_kernels(totals: Totals, kernels: list[dict[str, Any]]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gdn_apc import oracle
+from gdn_apc.fuzz import clock
 from gdn_apc.fuzz.case import Case, Row
 from gdn_apc.fuzz.properties._shared import needs
 from gdn_apc.fuzz.properties.base import Checked, Property, Violation, register
@@ -28,12 +29,14 @@ def check_metadata(target: Target, case: Case) -> Checked:
     B, C = case.sizes.B, case.sizes.C
     for i, step in enumerate(case.steps):
         batch = make_batch(step.rows, B, C, target.device())
-        got = {name: _plain(value) for name, value in target.metadata(batch).items()}
+        with clock.span("target"):
+            got = {name: _plain(value) for name, value in target.metadata(batch).items()}
         missing = sorted(name for name in target.claims.metadata if got.get(name) is None)
         if missing:
             raise Violation(f"the metadata lacks {', '.join(missing)}; it has {', '.join(got)}", step=i)
         tables = batch.block_table.tolist()
-        want = oracle.block_indices([(r.n, r.m, t) for r, t in zip(step.rows, tables)], B, C)
+        with clock.span("oracle"):
+            want = oracle.block_indices([(r.n, r.m, t) for r, t in zip(step.rows, tables)], B, C)
         want |= {"seq_lens": [r.n + r.m for r in step.rows]}
         _compare(got, want, step.rows, i, B, C)
         checked.comparisons += 1

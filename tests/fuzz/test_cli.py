@@ -47,7 +47,7 @@ def wait_for(path):
 
 
 def test_a_campaign_leaves_its_folder_and_nothing_else(tmp_path):
-    status, said = fuzz(tmp_path, "holds", "--junit", "--seed", "5")
+    status, said = fuzz(tmp_path, "holds", "--seed", "5")
 
     assert status == 0, said
     assert sorted(p.name for p in tmp_path.iterdir()) == [".gdn-apc", "run"]
