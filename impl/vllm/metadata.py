@@ -91,7 +91,11 @@ class GdnApcMetadataBuilder(AttentionMetadataBuilder[GdnApcMetadata]):
         return _metadata(blocks, m)
 
     def build_for_cudagraph_capture(self, common_attn_metadata: CommonAttentionMetadata) -> GdnApcMetadata:
-        """Only batches of one-token rows are captured in full (``_cudagraph_support``)."""
+        """Only batches of one-token rows are captured in full (``_cudagraph_support``), on the null block alone.
+
+        vLLM also calls this for the padding that a data-parallel rank without work replays, with block tables that may
+        still name blocks of requests that have ended; a dummy row must not write there.
+        """
         m = common_attn_metadata
         rows = max(m.num_reqs, m.num_actual_tokens)
         if m.max_query_len > 1 or rows > self.staging.max_rows:
@@ -99,7 +103,7 @@ class GdnApcMetadataBuilder(AttentionMetadataBuilder[GdnApcMetadata]):
                 f"CUDA graph: {rows} rows of up to {m.max_query_len} tokens, expected at most "
                 f"{self.staging.max_rows} rows of one; use cudagraph_mode=FULL_AND_PIECEWISE or FULL_DECODE_ONLY"
             )
-        return self.build(0, m)
+        return self._build(m, torch.zeros_like(m.block_table_tensor))
 
 
 class GdnApcBackend(AttentionBackend):

@@ -103,6 +103,9 @@ def test_decodes_are_staged(build):
     builder, common = build
     made = builder("FULL_DECODE_ONLY")
     captured = made.build_for_cudagraph_capture(common([(0, 1)] * 4))
+    assert captured.blocks.write_slot.tolist() == [0] * 4, (
+        "a dummy row writes nothing, whatever its table says"
+    )
     m = common([(5, 1), (0, 1), (64, 1)], padded_rows=4, padded_tokens=4)
     with NoSync(m.query_start_loc_cpu):
         step = made.build(0, m)
