@@ -85,6 +85,12 @@ def _model(vllm_config: Any) -> list[str]:
         )
     if current_platform.is_cuda() and config.linear_key_head_dim > MAX_K:
         found.append(f"linear_key_head_dim={config.linear_key_head_dim}, the kernels take at most {MAX_K}")
+    multimodal = vllm_config.model_config.multimodal_config
+    taken = [m for m in ("image", "video") if multimodal and multimodal.get_limit_per_prompt(m)]
+    if taken:
+        found.append(
+            f"{' and '.join(taken)} inputs were never tried with it; pass --language-model-only to serve text alone"
+        )
     if config.hidden_act not in ("silu", "swish"):
         found.append(f"hidden_act={config.hidden_act!r}: the convolution's activation must be 'silu'")
     model_dtype = str(vllm_config.model_config.dtype).removeprefix("torch.")

@@ -57,6 +57,43 @@ def test_refused(config, path, value, text):
     ("options", "text"),
     [
         (
+            dict(limit_mm_per_prompt={}),
+            "image and video inputs were never tried with it; pass --language-model-only",
+        ),
+        (dict(limit_mm_per_prompt={"image": 0}), r"\): video inputs were never tried with it"),
+        (dict(limit_mm_per_prompt={}, language_model_only=True), None),
+        (dict(limit_mm_per_prompt={"image": 0, "video": 0}), None),
+    ],
+    ids=["usual", "video", "text alone", "limits"],
+)
+def test_images(checkpoints, options, text):
+    """Published checkpoints take images; with this they are served for text, and say so at start."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    arguments = dict(skip_tokenizer_init=True, mamba_cache_mode="all", block_size=64) | options
+    arguments = EngineArgs(model=str(checkpoints("qwen3_5_wrapper")), **arguments)
+    if text is None:
+        assert arguments.create_engine_config().cache_config.mamba_cache_mode == "all"
+    else:
+        with pytest.raises(ValueError, match=text):
+            arguments.create_engine_config()
+
+
+def test_the_other_model_runner(checkpoints, monkeypatch):
+    """Model Runner V2 does not know the mode in 0.31, and vLLM says so itself, whatever the environment asks for."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)  # it would refuse a CPU first
+    arguments = dict(skip_tokenizer_init=True, mamba_cache_mode="all", block_size=64)
+    with pytest.raises(ValueError, match="mamba cache mode 'all'"):
+        EngineArgs(model=str(checkpoints("qwen3_next")), **arguments).create_engine_config()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
             dict(scheduling_policy="priority", scheduler_cls="vllm.v1.core.sched.scheduler.Scheduler"),
             "scheduling policy 'priority' leaves .* #57580.* but scheduler_cls='vllm.v1.core.*' is set; remove one",
         ),
