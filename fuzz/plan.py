@@ -82,10 +82,10 @@ class Failure:
     number: int  # of the round
     phase: str  # "generate", "fixed" or "reuse"
     started: float
-    seconds: float  # that shrinking may take; Hypothesis gets the first half, editing the case what is left
+    seconds: float  # that shrinking may take
     smallest: tuple[Case, Violation]
     last: tuple[Case, Violation]
-    until: float = 0.0  # when the part of shrinking that runs now must stop
+    until: float = 0.0  # when the part of shrinking that runs now must stop; Hypothesis's at half, or at once
     attempts: int = 0
     shrunk: str = ""  # why shrinking stopped early; empty when it came to its end
 

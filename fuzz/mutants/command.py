@@ -21,6 +21,7 @@ examples:
   gdn-apc mutants --only core --seed 3           the ten faults that every campaign must catch
   gdn-apc mutants --only carry_not_persisted     one of them
   gdn-apc replay CASE.json                       a case that killed a mutant, from its folder
+  gdn-apc mutants --measure-shrinking 3          the median size of ten faults' shrunk cases, and the time to it
 
 exit status: 0 every fault was killed and every harmless edit survived; 1 one was not; 2 interrupted; 3 the suite
 itself broke, or an edit no longer fits the code; 4 bad usage; 5 reduced budget or selection"""
@@ -50,6 +51,15 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--run-dir", metavar="DIR", help="folder of this run (default: .gdn-apc/mutants/<time>)"
     )
+    parser.add_argument(
+        "--measure-shrinking",
+        type=int,
+        metavar="SEEDS",
+        nargs="?",
+        const=3,
+        help="instead: how small ten faults' cases become, and how fast, over so many seeds (default: 3)",
+    )
+    parser.add_argument("--write", metavar="FILE", help="with it: also write the table there")
     parser.set_defaults(run=main)
 
 
@@ -68,6 +78,8 @@ def main(given: argparse.Namespace) -> int:
     if given.list:
         print(report.listing(mutants))
         return 0
+    if given.measure_shrinking:
+        return _measure(given)
     folder = RunFolder(Path(given.run_dir or run.default_folder(Path.cwd())).absolute())
     settings = run.Settings(given.seed, given.budget, given.shrink, given.n)
     # Both ways to be told to stop; a shell's background job is born deaf to the first.
@@ -85,3 +97,22 @@ def main(given: argparse.Namespace) -> int:
     print("", *report.totals(results), f"report: {folder.summary_path}", sep="\n")
     complete = given.only is None and given.budget is None
     return report.status(results, [m.name for m in mutants], complete)
+
+
+def _measure(given: argparse.Namespace) -> int:
+    """Run ``--measure-shrinking``: 0 if every fault was found, 1 if one was not."""
+    from gdn_apc.fuzz.campaign import SHRINK_SECONDS
+    from gdn_apc.fuzz.mutants import measure, run
+    from gdn_apc.fuzz.runs import RunFolder, environment
+
+    folder = RunFolder(Path(given.run_dir or run.default_folder(Path.cwd())).absolute())
+    settings = run.Settings(given.seed, given.budget, SHRINK_SECONDS, given.n)
+    mutants = measure.chosen(given.only)
+    found = measure.measure(
+        mutants, folder, settings, given.measure_shrinking, lambda text: print(text, flush=True)
+    )
+    text = measure.table(found, environment())
+    for path in filter(None, (folder.summary_path, given.write and Path(given.write))):
+        path.write_text(text)
+    print("", text, f"table: {given.write or folder.summary_path}", sep="\n")
+    return 0 if found and all(r["status"] == "killed" for r in found) else 1
