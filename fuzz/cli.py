@@ -84,6 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     replay.set_defaults(run=_replay)
 
     doctor = commands.add_parser("doctor", help="versions, devices, and which targets can run here")
+    doctor.add_argument(
+        "--model", type=Path, help="also: block size and states of this model's folder, as served"
+    )
+    doctor.add_argument("--memory", type=float, help="GiB of KV cache a rank: how many states fit")
+    doctor.add_argument("--tp", type=int, default=1, help="tensor-parallel ranks (1)")
     doctor.set_defaults(run=_doctor)
     report_command.add_to(commands)
     ray_command.add_to(commands)
@@ -109,7 +114,7 @@ def _replay(given: argparse.Namespace) -> int:
 def _doctor(given: argparse.Namespace) -> int:
     from gdn_apc.fuzz import doctor
 
-    return doctor.main()
+    return doctor.main(given.model, given.memory, given.tp)
 
 
 def _fuzz(given: argparse.Namespace) -> int:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 from gdn_apc.fuzz import targets
 from gdn_apc.fuzz.runs import environment
-from gdn_apc.impl.vllm import plugin
+from gdn_apc.impl.vllm import plugin, sizes
 
 PROBE = """
 import sys
@@ -28,8 +29,8 @@ print("yes, on", device_name(target) + "; seams:", ", ".join(sorted(target.claim
 OTHERS = ("vllm", "flash-linear-attention", "fla-core", "transformers", "ml_dtypes", "pytest-xdist", "rich")
 
 
-def main() -> int:
-    """Print the report. Returns 0 if the default target can run, else 4."""
+def main(model: Path | None = None, memory: float | None = None, tp: int = 1) -> int:
+    """Print the report, with the cache sizes of a served model if one is named. Returns 0 if the default target can run, else 4."""
     print("versions")
     for name, version in _versions().items():
         print(f"  {name:24} {version}")
@@ -37,7 +38,12 @@ def main() -> int:
     for line in devices():
         print(f"  {line}")
     print("serving")
-    for line in plugin.status():
+    try:
+        served = sizes.of_model(model, memory, tp=tp) if model else []
+    except ValueError as e:
+        print(e, file=sys.stderr)
+        return 4
+    for line in [*plugin.status(), *served]:
         print(f"  {line}")
     print("targets")
     answers = {name: probe(name) for name in targets.BUILTIN}

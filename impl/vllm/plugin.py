@@ -71,7 +71,7 @@ def status() -> list[str]:
         return [f"vLLM plugin: vLLM {version} would not start, the plugin supports {SUPPORTED}x"]
     return [
         f"vLLM plugin: active in vLLM {version}, for GDN models served with --mamba-cache-mode all",
-        "block size and bytes of a state: python -m gdn_apc.impl.vllm.sizes MODEL --memory GIB --tp N",
+        "block size, bytes of a state, how many fit: gdn-apc doctor --model FOLDER --memory GIB --tp N",
     ]
 
 

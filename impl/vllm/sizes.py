@@ -117,6 +117,28 @@ def _layer_types(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def of_model(
+    model: Path,
+    memory: float | None = None,
+    *,
+    tp: int = 1,
+    state_dtype: str | None = None,
+    block_size: int = 16,
+) -> list[str]:
+    """The report of a model's folder or config.json; ``memory`` in GiB a rank.
+
+    Raises ``ValueError`` as ``sizes``, and for a path without a config.json.
+    """
+    path = model / "config.json" if model.is_dir() else model
+    if not path.is_file():
+        raise ValueError(
+            f"model: {str(model)!r} has no config.json; pass a model's folder, or its config.json"
+        )
+    config = json.loads(path.read_text())
+    found = sizes(config, tp=tp, state_dtype=state_dtype, kernel_block=block_size)
+    return found.report(None if memory is None else int(memory * 2**30))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -128,14 +150,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--state-dtype", choices=BYTES, help="mamba_ssm_cache_dtype (what the config says)")
     parser.add_argument("--block-size", type=int, default=16, help="vLLM's block_size (16)")
     given = parser.parse_args(arguments)
-    path = given.model / "config.json" if given.model.is_dir() else given.model
-    found = sizes(
-        json.loads(path.read_text()),
-        tp=given.tp,
-        state_dtype=given.state_dtype,
-        kernel_block=given.block_size,
-    )
-    print("\n".join(found.report(None if given.memory is None else int(given.memory * 2**30))))
+    options = dict(tp=given.tp, state_dtype=given.state_dtype, block_size=given.block_size)
+    try:
+        print("\n".join(of_model(given.model, given.memory, **options)))
+    except ValueError as e:
+        parser.error(str(e))
     return 0
 
 

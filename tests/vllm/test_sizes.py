@@ -55,6 +55,21 @@ def test_the_command(tmp_path, capsys):
     ]
 
 
+def test_the_doctor(tmp_path, capsys, monkeypatch):
+    """``gdn-apc doctor --model`` says it too, beside whether the plugin is active."""
+    from gdn_apc.fuzz import cli, doctor
+
+    monkeypatch.setattr(doctor, "probe", lambda name: "yes")
+    monkeypatch.setattr(doctor.targets, "BUILTIN", {doctor.targets.DEFAULT: ""})
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_NEXT | {"mamba_ssm_dtype": "float32"}))
+    assert cli.main(["doctor", "--model", str(tmp_path), "--memory", "40", "--tp", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "  a state: 1,073,152 bytes a layer, in a page of 1,114,112" in printed
+    assert "  40.0 GiB of cache: 803 boundaries" in printed
+    assert cli.main(["doctor", "--model", str(tmp_path / "none")]) == 4
+    assert "has no config.json; pass a model's folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_real_engine_allocates_that(engines, checkpoints, dtype):
     """Block size, page, block ids and the capacity that vLLM itself reports."""
