@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import platform
 import sys
 import time
@@ -22,6 +23,8 @@ from typing import Any
 
 Row = dict[str, Any]
 AREAS = ("prefill", "decode", "metadata", "fuzz")
+COMPILE_LIMIT_S = 240
+"""Compiling ahead stops after so long; what is missing is compiled as it is measured."""
 PICTURE = "time-against-length.png"
 EXAMPLES = """\
 examples:
@@ -72,6 +75,12 @@ def options(parser: argparse.ArgumentParser) -> None:
     add("--list", action="store_true", help="print the names of the problems, and measure nothing")
     add("--out", type=Path, metavar="DIR", help="folder of the results (default: .gdn-apc/bench/<time>)")
     add("--resume", action="store_true", help="keep the rows that the folder has, and measure the others")
+    add(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="processes that compile ahead (default on a GPU: two less than cores, at most 14; 0: none)",
+    )
     add(
         "--minutes",
         type=float,
@@ -224,8 +233,21 @@ def _measure(
         print(line, flush=True)
 
     done = results.done if given.resume else set()
+    left = [p for p in wanted if any((p.name, peer.name) not in done for peer in peers)]
+    _compile(left, peers, device, given.jobs)
     for row in rows(wanted, peers, device, done=done, quick=given.quick, say=say):
         results.add(row)
+
+
+def _compile(wanted: list[Any], peers: list[Any], device: Any, jobs: int | None) -> None:
+    from gdn_apc.fuzz.bench import ahead
+
+    if jobs is None:
+        jobs = max(0, min(14, (os.cpu_count() or 1) - 2)) if device.type == "cuda" else 0
+    todo = ahead.tasks(wanted, peers, device) if jobs else []
+    if todo:
+        print(f"compiling ahead: {len(todo)} tasks in {jobs} processes …", flush=True)
+        print(f"compiled in {ahead.compile_all(todo, jobs, COMPILE_LIMIT_S):.0f} s", flush=True)
 
 
 def _campaign(given: argparse.Namespace, device: Any, results: Results) -> None:
