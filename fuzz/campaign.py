@@ -21,7 +21,7 @@ from unittest import SkipTest
 from hypothesis import Phase, given, seed
 from hypothesis.errors import Flaky, Unsatisfiable
 
-from gdn_apc.fuzz import clock, database, kept, profiles
+from gdn_apc.fuzz import clock, database, kept, ledger, profiles
 from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.judge import Broken, check, guarded, raised_by_target
 from gdn_apc.fuzz.plan import (
@@ -319,6 +319,7 @@ class Drive:
             digest=name,
             comparisons=checked.comparisons,
             ledger=dict(events),
+            level=case.level,
             dtypes=f"{case.dtypes.input}/{case.dtypes.state}",
             size=[case.sizes.B, case.num_tokens, len(case.steps)],
             seconds=round(seconds, 4),
@@ -344,6 +345,7 @@ class Drive:
             shrunk=failure.shrunk,
             attempts=failure.attempts,
             seconds=round(time.monotonic() - failure.started, 1),
+            **ledger.shown(case),
         )
         outcome.case, outcome.message = str(path), str(error)
 

@@ -52,6 +52,12 @@ def events_of(case: Case) -> Counter[str]:
     return Counter(name for name, e in EVENTS.items() if e.holds(case, live))
 
 
+def shown(case: Case) -> dict[str, object]:
+    """What a case is about, for the record of a failure: its level, dtypes and events."""
+    dtypes = f"{case.dtypes.input}/{case.dtypes.state}"
+    return {"level": case.level, "dtypes": dtypes, "ledger": dict(events_of(case))}
+
+
 def _batches(live: list[Fact]) -> Iterable[list[Fact]]:
     for step in {f.step for f in live}:
         yield [f for f in live if f.step == step]

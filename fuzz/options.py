@@ -37,6 +37,12 @@ OPTIONS = (
            {"type": int, "metavar": "S"}),
     Option("property", "only this property; may be repeated; makes the campaign incomplete",
            {"action": "append", "metavar": "NAME"}, short=False),
+    Option("expect", "known failures with reasons, a TOML file (fuzz/expectations.py); may be repeated; one that no longer "
+           "fails is an error", {"action": "append", "metavar": "FILE"}, short=False),
+    Option("baseline", "known failures that may be mended: others fail the campaign", {"metavar": "FILE"},
+           short=False),
+    Option("write-baseline", "write every kind of failure that is met to this file, to be given as --baseline",
+           {"metavar": "FILE"}, short=False),
     Option("run-dir", "folder of this run, which must be new (default: .gdn-apc/runs/<time>)",
            {"metavar": "DIR"}, short=False),
     Option("resume", "go on with the campaign in this folder where it was stopped or killed; its options hold, "
@@ -55,6 +61,7 @@ EXAMPLES = (
     ("{run} --{p}target vllm -n 4", "another implementation, four workers (pytest-xdist)"),
     ("{run} --{p}minutes 60 --{p}seed 7", "search for an hour, reproducibly"),
     ("{run} --{p}resume .gdn-apc/runs/TIME", "go on after a kill, a full disk, or a power cut"),
+    ("{run} --{p}target vllm --gdn-baseline red.toml", "fail on new failures only"),
     ("gdn-apc replay CASE.json", "run one case again"),
 )
 

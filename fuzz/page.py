@@ -1,7 +1,7 @@
 """The page of a campaign, in Markdown: fit for a pull request and for ``$GITHUB_STEP_SUMMARY``.
 
 What a reviewer needs first is at the top, long tables are folded away. Text that comes from a target is fenced, so that
-it cannot become part of the page. Imports ``fuzz.summary`` and the standard library. Exercise it with
+it cannot become part of the page. Imports ``fuzz.summary``, ``fuzz.claims`` and the standard library. Exercise it with
 ``pytest tests/fuzz/test_runs.py``.
 """
 
@@ -11,9 +11,11 @@ import os
 import re
 from typing import Any
 
+from gdn_apc.fuzz import claims
 from gdn_apc.fuzz.clock import LABELS
 from gdn_apc.fuzz.ratios import LOOSE
 from gdn_apc.fuzz.runs import RunFolder, write_whole
+from gdn_apc.fuzz.signatures import groups
 from gdn_apc.fuzz.summary import PAIR_FLOOR, WORDS, Totals, Verdict, verdict
 from gdn_apc.fuzz.triage import files
 
@@ -48,7 +50,28 @@ def render(totals: Totals, run: RunFolder) -> str:
 
 def extra(totals: Totals, run: RunFolder) -> list[str]:
     """Sections that other parts of the suite add to the page, in Markdown (the matrix of claims)."""
-    return []
+    return [_claims(totals, run), _known(totals)]
+
+
+def _claims(totals: Totals, run: RunFolder) -> str:
+    """Clause by clause: claimed or not, examples compared, held or broken."""
+    rows = claims.matrix(totals.start, run.events())
+    if not rows:
+        return ""
+    note = "\n\nA verdict needs the stated number of compared examples. What is not claimed is not asked, and no failure."
+    return "## Claims\n\n" + table(*claims.table(rows)) + note
+
+
+def _known(totals: Totals) -> str:
+    """The failures that were known before: how often each was met, and why it is known."""
+    rows = []
+    for e in totals.start.get("known", []):
+        met = totals.expected[e["name"]]
+        state = f"mended: {totals.mended[e['name']]}" if e["name"] in totals.mended else f"{met} examples"
+        rows.append(
+            [e["name"], "baseline" if e["baseline"] else "expected", e["property"], state, e["reason"]]
+        )
+    return "## Known failures\n\n" + table(["entry", "from", "property", "met", "why"], rows) if rows else ""
 
 
 def write(run: RunFolder) -> tuple[Verdict, list[str]]:
@@ -63,7 +86,7 @@ def lines_of(totals: Totals, run: RunFolder) -> list[str]:
     """The verdict in a few lines."""
     found, target = verdict(totals), totals.start.get("target", "native")
     lines = [f"{found.word} (exit status {found.status})", *(f"  {r}" for r in found.reasons)]
-    lines += [f"  replay: {replay_line(run, f['case'], target)}" for f in totals.failures]
+    lines += [f"  replay: {replay_line(run, first['case'], target)}" for first, *_ in groups(totals.failures)]
     lines += [f"  note: {note}" for note in totals.notes]
     lines.append(
         f"  {sum(totals.examples.values()):,} examples, {sum(totals.comparisons.values()):,} comparisons"
@@ -155,15 +178,16 @@ def _budget(start: dict[str, Any]) -> str:
 
 
 def _failures(totals: Totals, run: RunFolder) -> str:
-    parts = [_failure(totals, run, f) for f in totals.failures[:MOST_FAILURES]]
-    rest = totals.failures[MOST_FAILURES:]
+    kinds = groups(totals.failures)
+    parts = [_failure(totals, run, *kind) for kind in kinds[:MOST_FAILURES]]
+    rest = kinds[MOST_FAILURES:]
     if rest:
-        listed = "\n".join(f"- {f['property']}: `{f['case']}`" for f in rest)
+        listed = "\n".join(f"- {f['property']}: `{f['case']}`" for f, *_ in rest)
         parts.append(f"And {len(rest)} more:\n\n{listed}")
     return "## Failures\n\n" + "\n\n".join(parts) if parts else ""
 
 
-def _failure(totals: Totals, run: RunFolder, f: dict[str, Any]) -> str:
+def _failure(totals: Totals, run: RunFolder, f: dict[str, Any], *others: dict[str, Any]) -> str:
     where = "".join(f"\n  {k}: {v}" for k, v in f.get("where", {}).items())
     shrink = f.get("shrunk")
     size = f"{f['tokens']} tokens; " if "tokens" in f else ""
@@ -172,8 +196,19 @@ def _failure(totals: Totals, run: RunFolder, f: dict[str, Any]) -> str:
         f"### {f['property']}\n\n{fence(f['message'].rstrip() + where)}\n\n{size}{_origin(f)}"
         + (f"; shrinking {shrink}" if shrink else "")
         + f".\n\n    {replay_line(run, f['case'], target)}"
+        + _others(others)
         + files.shown(run.cases / f["case"])
     )
+
+
+def _others(failures: tuple[dict[str, Any], ...]) -> str:
+    """More failures of one kind, in a line."""
+    if not failures:
+        return ""
+    names = ", ".join(
+        f"`{f['case']}`" + (f" (witness of {f['witness']})" if f.get("witness") else "") for f in failures
+    )
+    return f"\n\n{len(failures)} more of this kind: {names}"
 
 
 def _origin(f: dict[str, Any]) -> str:

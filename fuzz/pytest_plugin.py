@@ -377,9 +377,22 @@ class Campaign(Start):
 
             record_floors(run, self.root)
         if reason:
+            self._write_baseline(run)
             run.append("end", reason=reason, seconds=round(clock.elapsed(), 1))
         found, self.lines = report.write_all(run, ended=bool(reason))
         return found
+
+    def _write_baseline(self, run) -> None:
+        """``--write-baseline``: every kind of failure of this run, whatever ended it."""
+        path = self.config.option.gdn_write_baseline
+        if path:
+            from gdn_apc.fuzz import expectations
+
+            count = expectations.write(Path(path), run.events())
+            run.append(
+                "note",
+                message=f"{path} holds {count} kinds of failure; gate on others with --baseline {path}",
+            )
 
     def pytest_terminal_summary(self, terminalreporter):
         """The verdict, last."""

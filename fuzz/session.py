@@ -17,8 +17,21 @@ from typing import Any
 
 from hypothesis import configuration
 
-from gdn_apc.fuzz import canary, clock, floors, kept, ledger, properties, resume, targets, witnesses
+from gdn_apc.fuzz import (
+    canary,
+    claims,
+    clock,
+    expectations,
+    floors,
+    kept,
+    ledger,
+    properties,
+    resume,
+    targets,
+    witnesses,
+)
 from gdn_apc.fuzz.campaign import DEFAULT_BUDGET, Broken, Drive, Outcome, Plan, check
+from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.engine.events import EVENTS
 from gdn_apc.fuzz.options import SMOKE_SECONDS
 from gdn_apc.fuzz.plan import Past
@@ -85,6 +98,7 @@ class Session:
         self.pasts: dict[tuple[str, int], Past] = {}
         self.reached: set[str] = set()
         self.resumed = bool(options.get("gdn_resume"))
+        self.known = expectations.Expectations()
 
     def open(self, selected: list[str], items: int) -> None:
         """Load the target and record the start. Raises ``TargetUnavailable`` after recording that too.
@@ -99,6 +113,7 @@ class Session:
         self.old_threads = targets.threads(1)
         every = ordered()
         try:
+            self.known = expectations.of_options(self.options)
             self.target = targets.load(self.name)
         except targets.TargetUnavailable as e:
             self.unavailable = str(e)
@@ -188,6 +203,8 @@ class Session:
             "selected": selected,
             "selection": self.options.get("gdn_property"),
             "claims": floors.claims_record(self.target.claims),
+            "clauses": claims.record(self.target.claims),
+            "known": expectations.record(self.known, self.needs),
             "properties": [
                 {"name": p.name, "kind": p.kind, "floor": p.floor, "doc": p.doc, "needs": self.needs[p.name]}
                 for p in every
@@ -236,7 +253,18 @@ class Session:
             self.run.append("canary", ok=False, message=str(e))
             raise
         self.run.append("canary", ok=True, message=message)
+        for entry, said in self.known.mended(properties.load_all(), self.target):
+            self.run.append("mended", entry=entry, message=said)
         return message
+
+    def _guarded(self, prop: Property) -> Property:
+        """The property, which passes over known failures and records them."""
+
+        def met(entry: expectations.Entry, case: Case, message: str) -> None:
+            shown = ledger.shown(case)
+            self.run.append("expected", property=prop.name, entry=entry.name, message=message, **shown)
+
+        return self.known.guard(prop, met)
 
     def witness(self, event: str) -> tuple[Path, Violation] | None:
         """Run the witness of a must-happen event. A failure is recorded and returned with its case; may raise ``Broken``."""
@@ -245,10 +273,11 @@ class Session:
         self.run.journal(self.worker, compact(case, **provenance))
         failed = None
         try:
-            events = check(properties.load_all()[WITNESSED_BY], self.target, case).events
-            self.run.append("witness", name=event, reached=events[event] > 0)
+            checked = check(self._guarded(properties.load_all()[WITNESSED_BY]), self.target, case)
+            reached = checked.events[event] > 0 or bool(checked.expected)
+            self.run.append("witness", name=event, reached=reached)
         except Violation as e:
-            more = {"shard": 0, "round": 0, "phase": "witness", "witness": event}
+            more = {"shard": 0, "round": 0, "phase": "witness", "witness": event, **ledger.shown(case)}
             failed = self.run.save_failure(case, str(e), provenance, e.where, **more), e
             after_failure(self.run, failed[0], properties.load_all()[WITNESSED_BY], self.target, e)
         except Broken as e:
@@ -260,7 +289,7 @@ class Session:
     def drive(self, prop: Property, shard: int, on_round: Callable[[Outcome], None]) -> Outcome:
         """Run one shard of a property within its share of the time."""
         drive = Drive(
-            prop,
+            self._guarded(prop),
             self.target,
             self.plan,
             self.run,

@@ -3,7 +3,7 @@
 ``Totals.of`` adds up ``events.jsonl``, ``verdict`` turns that into an exit status with its reasons. The page is
 written by ``fuzz/page.py``. Everything follows from the events, so a page can be made again from them alone.
 
-Imports the standard library and ``fuzz.ratios``. Exercise it with ``pytest tests/fuzz/test_runs.py``.
+Imports the standard library, ``fuzz.ratios`` and ``fuzz.signatures``. Exercise it with ``pytest tests/fuzz/test_runs.py``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gdn_apc.fuzz.ratios import Histogram
+from gdn_apc.fuzz.signatures import groups, stale
 
 HELD, FAILED, INTERRUPTED, BROKEN, USAGE, INCOMPLETE = range(6)
 
@@ -52,6 +53,8 @@ class Totals:
     largest: list[int] = field(default_factory=lambda: [0, 0, 0])  # block size, tokens, steps
     status: dict[tuple[str, int], str] = field(default_factory=dict)  # (property, shard) → how it ended
     failures: list[dict[str, Any]] = field(default_factory=list)
+    expected: Counter[str] = field(default_factory=Counter)  # known failure → examples that were passed over
+    mended: dict[str, str] = field(default_factory=dict)  # known failure whose case holds → what it does now
     triaged: dict[str, dict[str, Any]] = field(default_factory=dict)  # case → what triage said, in short
     broken: list[str] = field(default_factory=list)
     usage: str = ""
@@ -62,7 +65,7 @@ class Totals:
     triage: dict[str, dict[str, Any]] = field(default_factory=dict)  # case → what was found out about it
     notes: list[str] = field(default_factory=list)
     starts: list[dict[str, Any]] = field(default_factory=list)  # of every process
-    before: tuple[dict, str, list] | None = None  # how the earlier leg ended
+    before: tuple[dict, str, list, dict | None] | None = None  # how the earlier leg ended
     refused: str = ""  # why this leg may not go on
     legs: int = 1  # how often the campaign was started, the first time included
     earlier: float = 0.0  # seconds of all legs but this one
@@ -91,7 +94,7 @@ class Totals:
         self.legs += 1
         self.earlier += max(0.0, self.now - e.get("at", 0.0))
         self.now = e.get("at", 0.0)
-        self.before, self.refused = (self.end, self.usage, self.broken), ""
+        self.before, self.refused = (self.end, self.usage, self.broken, self.canary), ""
         self.end, self.usage, self.broken, self.canary = {}, "", [], None
 
     def _add_refused(self, e: dict[str, Any]) -> None:
@@ -100,7 +103,7 @@ class Totals:
         if self.before is None:
             self.usage = self.usage or e["message"]
         else:
-            self.end, self.usage, self.broken = self.before
+            self.end, self.usage, self.broken, self.canary = self.before
             self._add_note({"message": f"going on was refused: {e['message']}"})
 
     def _add_note(self, e: dict[str, Any]) -> None:
@@ -159,6 +162,12 @@ class Totals:
 
     def _add_round(self, e: dict[str, Any]) -> None:
         self.spent.setdefault(e["property"], Counter()).update(e["spent"])
+
+    def _add_expected(self, e: dict[str, Any]) -> None:
+        self.expected[e["entry"]] += 1
+
+    def _add_mended(self, e: dict[str, Any]) -> None:
+        self.mended[e["entry"]] = e["message"]
 
     def _add_found(self, e: dict[str, Any]) -> None:
         self.failures.append({**e, "shrunk": "never finished: only the unshrunk case was saved"})
@@ -231,8 +240,8 @@ def verdict(totals: Totals) -> Verdict:
         return Verdict(BROKEN, [totals.canary["message"]])
     if reason not in ("finished", "internal error"):
         return Verdict(INTERRUPTED, [f"interrupted by {reason}", *_found(totals)])
-    if totals.failures:
-        return Verdict(FAILED, _found(totals))
+    if totals.failures or (stale := stale_entries(totals)):
+        return Verdict(FAILED, _found(totals) if totals.failures else stale)
     if totals.broken or reason == "internal error":
         return Verdict(
             BROKEN, [b.splitlines()[0] for b in totals.broken] or ["pytest reported an internal error"]
@@ -245,7 +254,23 @@ def verdict(totals: Totals) -> Verdict:
 
 
 def _found(totals: Totals) -> list[str]:
-    return [f"{f['property']}: {f['message'].splitlines()[0]}" for f in totals.failures]
+    """A line for each kind of failure, and for each known failure that is none any more."""
+    lines = []
+    for first, *others in groups(totals.failures):
+        more = f" (and {len(others)} more of this kind)" if others else ""
+        lines.append(f"{first['property']}: {first['message'].splitlines()[0]}{more}")
+    return lines + stale_entries(totals)
+
+
+def stale_entries(totals: Totals) -> list[str]:
+    """Known failures that must go from their file: they matched nothing, or their case holds."""
+    by_name = {p["name"]: p for p in applicable(totals)}
+
+    def enough(name: str) -> bool:
+        ended = [s for (n, _), s in totals.status.items() if n == name]
+        return name in by_name and bool(ended) and totals.units(by_name[name]) >= by_name[name]["floor"]
+
+    return stale(totals.start.get("known", []), totals.expected, enough, totals.mended)
 
 
 def applicable(totals: Totals) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ class Checked:
     comparisons: int = 0
     events: Counter[str] = field(default_factory=Counter)
     ratios: dict[str, list[float]] = field(default_factory=dict)  # class of tolerance → error / tolerance
+    expected: str = ""  # name of the known failure that was passed over (fuzz/expectations.py)
     digest: str = ""  # of every observed bit, for `gdn-apc replay`; empty if the property offers none
 
 

@@ -38,12 +38,22 @@ class Planner:
     """Builds the requests and steps of a case.
 
     ``budget``: value-head chunks that all rows may cost together; ``tokens``: the same in tokens.
-    ``any_start=False`` starts no row of two or more tokens off the chunk grid, for targets that cannot.
+    ``any_start=False`` starts no row of two or more tokens off the chunk grid, and ``nulls=False`` lets no row write a
+    null column, for targets that cannot.
     """
 
-    def __init__(self, sizes: Sizes, *, budget: int, tokens: int, max_rows: int = 6, any_start: bool = True):
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        budget: int,
+        tokens: int,
+        max_rows: int = 6,
+        any_start: bool = True,
+        nulls: bool = True,
+    ):
         self.sizes, self.budget, self.tokens = sizes, budget, tokens
-        self.max_rows, self.any_start = max_rows, any_start
+        self.max_rows, self.any_start, self.nulls = max_rows, any_start, nulls
         self.lives: list[_Life] = []
         self._steps: list[Step] = []
         self._rows: list[Row] = []
@@ -188,6 +198,7 @@ class Planner:
     def _run(self, r: int, m: int, null_interior: bool = False, forget: bool = False) -> int:
         """Append the row and account for what it will have written."""
         B, life = self.sizes.B, self.lives[r]
+        null_interior, forget = null_interior and self.nulls, forget and self.nulls
         m = self._fit(life.n, max(m, 1))
         columns = write_columns(life.n, m, B)
         if forget and len(life.table) <= columns[-1]:

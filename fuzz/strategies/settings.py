@@ -84,6 +84,7 @@ class Setting:
             tokens=self.scale.tokens,
             max_rows=self.scale.rows,
             any_start=self.claims.any_start,
+            nulls=self.claims.skips_null,
         )
         plan.trailing = self.trailing
         return plan

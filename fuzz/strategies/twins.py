@@ -167,7 +167,9 @@ def one_step_and_several(draw: Any, target: Target) -> Case:
     lead = draw(
         st.sampled_from(("cold", "hit", "inside", "phase") if target.claims.any_start else ("cold", "hit"))
     )
-    levels = ("delta", "core") if lead == "phase" else ("delta", "core", "conv", "core")
+    levels = ("delta", "core", "conv", "core")
+    if lead == "phase" and target.claims.seams & {"delta", "core"}:  # a convolution has no chunks
+        levels = ("delta", "core")
     setting = draw_setting(draw, target, levels=levels, share=4.0, blocks=3)
     if lead == "phase":
         setting = several_chunks(draw, setting)
