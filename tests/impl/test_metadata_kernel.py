@@ -158,6 +158,23 @@ def test_lengths_of_any_stride():
     check(arguments, rows)
 
 
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_addresses_of_any_alignment(shift):
+    """One compiled kernel serves every address: inputs that start in the middle of a buffer, after aligned ones."""
+    rows = [(5, 9), (0, 0), (12, 1), (0, 40)] * 10
+    arguments = batch(rows, 4, 2)
+    check(arguments, rows)
+    for name in ("seq_lens", "query_start_loc"):
+        buffer = torch.full((shift + len(arguments[name]),), -9, dtype=torch.int32, device=DEVICE)
+        buffer[shift:] = arguments[name]
+        arguments[name] = buffer[shift:]
+    table = arguments["block_table"]
+    buffer = torch.full((table.numel() + shift,), -9, dtype=torch.int32, device=DEVICE)
+    buffer[shift:] = table.flatten()
+    arguments["block_table"] = buffer[shift:].view(table.shape)
+    check(arguments, rows)
+
+
 def test_a_table_too_short_resolves_to_the_null_slot():
     """Columns beyond the table are null, and nothing outside it is read."""
     arguments = batch([(9, 4), (2, 1)], 4, 2)
