@@ -47,6 +47,7 @@ class Scale:
     prefill: dict[str, int]
     decode: dict[str, Any]
     agreement: dict[str, int]
+    load: dict[str, int]
     workload: str
     small_bytes: int
     rounds: int
@@ -108,6 +109,7 @@ SCALES = {
         prefill=dict(count=8, length=8000),
         decode=dict(rows=[1, 32, 128], context=500, steps=100),
         agreement=dict(length=5000, generate=16),
+        load=dict(requests=15, most=12),
         workload="large",
         small_bytes=2 << 30,
         rounds=5,
@@ -133,6 +135,7 @@ SCALES = {
         prefill=dict(count=2, length=300),
         decode=dict(rows=[1, 4], context=30, steps=6),
         agreement=dict(length=300, generate=4),
+        load=dict(requests=9, most=8),
         workload="tiny",
         small_bytes=7 << 20,
         rounds=2,
@@ -177,6 +180,7 @@ def jobs(scale: Scale) -> Iterator[Job]:
     yield Job("check", "check", "check", 15, dict(step="padding", eager=False))
     yield Job("check", "invariant", "check", 15, dict(step="any_cut", eager=True))
     yield Job("check", "all", "syncs", 20)
+    yield Job("check", "all", "states_under_load", 30, scale.load)
     for seed in range(min(3, scale.rounds)):
         for name in ("all", "align", "off"):
             arguments = dict(length=scale.sibling_length, shared=scale.shared, own=scale.own, seed=seed)

@@ -95,7 +95,9 @@ def main() -> int:
     except BaseException:
         answer(ready=False, error=traceback.format_exc()[-4000:])
         return 1
-    functions = dict(jobs.JOBS)
+    import load
+
+    functions = jobs.JOBS | dict(states_under_load=load.states_under_load)
     if setup["check"]:
         import check
 

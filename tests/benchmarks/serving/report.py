@@ -53,7 +53,7 @@ def summary(rows: list[Row]) -> str:
     parts = [
         "# The plugin in a real vLLM\n",
         _engines(by["start"]),
-        _checks(by["check"] + by["syncs"]),
+        _checks(by["check"] + by["syncs"] + by["states_under_load"]),
         _siblings(by["siblings"]),
         _repeat(by["repeat"]),
         _rates("No-hit prefill, tokens a second", by["prefill"], "tokens_per_second", ()),
