@@ -86,7 +86,9 @@ def lines_of(totals: Totals, run: RunFolder) -> list[str]:
     """The verdict in a few lines."""
     found, target = verdict(totals), totals.start.get("target", "native")
     lines = [f"{found.word} (exit status {found.status})", *(f"  {r}" for r in found.reasons)]
-    lines += [f"  replay: {replay_line(run, first['case'], target)}" for first, *_ in groups(totals.failures)]
+    for first, *_ in groups(totals.failures):
+        lines.append(f"  replay: {replay_line(run, first['case'], target)}")
+        lines += [f"  triage: {said}" for said in [files.brief(run.cases / first["case"])] if said]
     lines += [f"  note: {note}" for note in totals.notes]
     lines.append(
         f"  {sum(totals.examples.values()):,} examples, {sum(totals.comparisons.values()):,} comparisons"

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -117,3 +118,12 @@ def _smaller(
     smaller = path.with_name(f"{small.property}-{digest(small)}.json")
     smaller.write_text(small.to_json(**provenance))
     return small, smaller
+
+
+if __name__ == "__main__":
+    path, name, seconds = sys.argv[1:4]
+    sys.exit(
+        triage_file(
+            Path(path), name or None, float(seconds), lambda text: print(text, flush=True), sys.stderr
+        )
+    )

@@ -6,6 +6,7 @@ Imports the standard library until a command runs. Exercise it with ``pytest tes
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,21 @@ def bisect_main(given: argparse.Namespace) -> int:
 
 
 def triage_main(given: argparse.Namespace) -> int:
-    """Run ``gdn-apc triage``; returns the exit status."""
-    from gdn_apc.fuzz.triage.after import triage_file
+    """Run ``gdn-apc triage`` in a process of its own; one that dies is a finding. Returns the exit status."""
+    command = [
+        sys.executable,
+        "-m",
+        "gdn_apc.fuzz.triage.after",
+        given.case,
+        given.target or "",
+        str(given.shrink),
+    ]
+    try:
+        status = subprocess.run(command, check=False).returncode
+    except KeyboardInterrupt:
+        return 2
+    if status >= 0:
+        return status
+    from gdn_apc.fuzz.triage.crash import triage_crash
 
-    return triage_file(
-        Path(given.case), given.target, given.shrink, lambda text: print(text, flush=True), sys.stderr
-    )
+    return triage_crash(Path(given.case), given.target, -status, lambda text: print(text, flush=True))

@@ -405,7 +405,7 @@ def test_triage_never_costs_the_failure(tmp_path, monkeypatch):
     assert run.events()[-1]["broke"] == "ZeroDivisionError: division by zero"
 
 
-def test_the_command_triages_a_case_in_a_file(tmp_path, capsys):
+def test_the_command_triages_a_case_in_a_file(tmp_path, capfd):
     """What it prints, its status, and the smaller case that it leaves when asked to shrink."""
     from gdn_apc.fuzz import cli
 
@@ -414,7 +414,7 @@ def test_the_command_triages_a_case_in_a_file(tmp_path, capsys):
     path.write_text(case.to_json(target="gdn_apc.fuzz.targets.planted:DropsBoundary"))
 
     assert cli.main(["triage", str(path), "--shrink", "20"]) == 1
-    said = capsys.readouterr().out
+    said = capfd.readouterr().out
     assert "shrunk from 5 to 2 tokens" in said or "shrunk from 5 to 3 tokens" in said
     assert (
         "class    kernel-indexing: boundary not written" in said and "a script that needs no suite: " in said
@@ -424,7 +424,55 @@ def test_the_command_triages_a_case_in_a_file(tmp_path, capsys):
     assert cli.main(["triage", str(path)]) == 0
     path.write_text("{")
     assert cli.main(["triage", str(path)]) == 4
-    assert "cannot be triaged" in capsys.readouterr().err
+    assert "cannot be triaged" in capfd.readouterr().err
+
+
+KILLER = """
+import os, signal
+from gdn_apc.fuzz.targets.reference import ReferenceTarget
+
+class Killer(ReferenceTarget):
+    def delta(self, layer, q, k, v, g, beta, ssm_state, batch):
+        if len(q) == 3:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().delta(layer, q, k, v, g, beta, ssm_state, batch)
+"""
+
+
+def test_a_case_that_kills_its_process_is_triaged_from_outside(tmp_path, capfd, monkeypatch):
+    """The step that does it is found by running beginnings of the case."""
+    from gdn_apc.fuzz import cli
+
+    (tmp_path / "killer_adapter.py").write_text(KILLER)
+    monkeypatch.chdir(tmp_path)
+    case = case_of("values", "delta", [[(0, 0, 2, (1,))], [(0, 2, 3, (1, 2, 3))], [(0, 5, 1, (1, 2, 3))]])
+    path = tmp_path / "case.json"
+    path.write_text(case.to_json(target="killer_adapter:Killer"))
+
+    assert cli.main(["triage", str(path)]) == 1
+    said = capfd.readouterr().out
+    assert "the process dies of SIGSEGV in step 1, which runs the rows (n 2, m 3, table [1, 2, 3])" in said
+    record = files.read(path)
+    assert (record["class"], record["kind"], record["where"]) == ("resource", "crash", {"step": 1})
+
+
+def test_a_summary_shows_the_triage_of_each_failure(tmp_path):
+    """In Markdown for the pull request, and a line for the terminal."""
+    from gdn_apc.fuzz import page
+    from gdn_apc.fuzz.summary import Totals
+
+    target, case, violation, _ = located_drop()
+    run = RunFolder(tmp_path).create()
+    path = run.save_failure(
+        case, str(violation), {"target": "t"}, violation.where, shard=0, round=0, phase="generate"
+    )
+    report.write(report.triage(load_all()["values"], target, case, violation, reruns=1), path)
+
+    text = page.render(Totals.of(run.events()), run)
+    assert "TRIAGE of values on reference" in text and "never was written  <-- wrong" in text
+    assert any(
+        line.startswith("  triage: kernel-indexing: boundary not written") for line in page.write(run)[1]
+    )
 
 
 def test_small_models_of_wrong_sums_are_told_apart():
