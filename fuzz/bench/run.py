@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,8 +45,12 @@ def rows(
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Row]:
     """A row for each problem and each peer that solves it, but for those ``done``."""
+    seen: set[Problem] = set()
     for problem in problems:
-        able = [p for p in peers if p.solves(problem, device) and (problem.name, p.name) not in done]
+        shape = replace(problem, block=None)
+        able = [p for p in peers if p.solves(problem, device) and (p.exports or shape not in seen)]
+        able = [p for p in able if (problem.name, p.name) not in done]
+        seen.add(shape)
         if able:
             yield from _problem(problem, able, device, quick, say)
             gc.collect()
@@ -119,7 +124,7 @@ def describe(problem: Problem, peer: Peer, device: torch.device) -> Row:
         impl=peer.name,
         heads=problem.heads,
         shape=problem.shape,
-        export=problem.block,
+        export=problem.block if peer.exports else None,
         dtype=problem.dtypes,
         ms=None,
         floor_ms=floor_ms(problem),

@@ -135,6 +135,20 @@ def test_a_peer_that_breaks_is_a_row():
         list(run.rows([LAST], [Ours()], CPU, quick=True))
 
 
+def test_who_stores_one_state_is_measured_once_a_shape():
+    """Another block changes nothing for it; ours is measured with each."""
+
+    class Other(NativeTorch):
+        name, ours, exports = "other", False, False
+
+    found = list(run.rows([PREFILLS[0], LAST], [NativeTorch(), Other()], CPU, quick=True))
+    assert [(r["impl"], r["export"]) for r in found] == [
+        ("other", None),
+        ("native-torch", 32),
+        ("native-torch", None),
+    ]
+
+
 def test_what_is_done_is_not_measured_again():
     """By problem and implementation."""
     done = {(LAST.name, "native-torch")}

@@ -25,6 +25,8 @@ class Peer:
 
     name = "?"
     ours = False
+    exports = False
+    """Whether it stores a state at every block; one that does not is measured once a shape, whatever the block."""
     captured = False
     """Whether prefills can be captured in a CUDA graph."""
 

@@ -22,7 +22,7 @@ class Native(Peer):
     """Through Triton: on a GPU, or in the interpreter (where only the answers mean something)."""
 
     name = "native"
-    ours = True
+    ours = exports = True
     backend = "triton"
 
     def version(self) -> str:
