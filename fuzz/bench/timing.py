@@ -8,7 +8,7 @@
 
 On a CPU only the loop makes sense: ``ms`` is its median, and ``eager_ms`` and ``host_ms`` say the same.
 Calls rotate over sets of inputs that together exceed the L2. Imports torch. Exercise it with
-``pytest tests/benchmarks/test_run.py``.
+``pytest tests/benchmarks/test_timing.py``.
 """
 
 from __future__ import annotations
