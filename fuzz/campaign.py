@@ -252,7 +252,9 @@ class Drive:
             self.failure.shrunk = "the case passed when it ran again" if flaky else f"{type(e).__name__}: {e}"
         if phase == "generate":
             self.outcome.rounds += 1
-        self._flush(complete=True)
+        self._flush(
+            complete=self.failure is None
+        )  # what was found is not over before it is shrunk and reported
         self.on_round(self.outcome)
 
     def _attempt(self, case: Case) -> None:

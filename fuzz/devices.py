@@ -32,8 +32,10 @@ def visible(environment: Mapping[str, str] = os.environ, counted: Callable[[], i
 def spread(specs: list[Any], gpus: list[str]) -> None:
     """Give the i-th of pytest-xdist's workers GPU i; they share where there are more workers than GPUs.
 
-    The variable must be there before the worker starts: CUDA reads it once.
+    The variable must be there before the worker starts, since CUDA reads it once; and it must be in the text of the
+    specification, which is all that pytest-xdist keeps of it.
     """
     if len(gpus) > 1:
         for i, spec in enumerate(specs):
-            spec.env.setdefault(VISIBLE, gpus[i % len(gpus)])
+            if VISIBLE not in spec.env:
+                specs[i] = type(spec)(f"{spec}//env:{VISIBLE}={gpus[i % len(gpus)]}")

@@ -24,9 +24,9 @@ def url_of(options: dict[str, Any]) -> str | None:
 
 
 def masked(url: str) -> str:
-    """The URL without its user and password."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    """The URL without user, password and query."""
+    scheme, slashes, rest = url.partition("?")[0].rpartition("://")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 
 
 def connect(url: str) -> Any:

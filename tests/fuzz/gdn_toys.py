@@ -42,7 +42,7 @@ def case_of(name: str, tokens: int, seed: int) -> Case:
     return Case(
         property=name,
         level="delta",
-        sizes=Sizes(H=1, HV=1, K=4, V=4, W=4, B=64, C=16),
+        sizes=Sizes(H=1, HV=1, K=4, V=4, W=4, B=1 << 20, C=16),  # one block, whatever the length
         dtypes=Dtypes("fp32", "fp32", "fp32"),
         inputs=Inputs(seed=seed),
         requests=(Request(length=tokens),),
@@ -90,6 +90,11 @@ def _hangs(target, case):
     return Checked(1)
 
 
+def _slow(target, case):
+    time.sleep(0.05)
+    return Checked(1)
+
+
 def _compares_nothing(target, case):
     return Checked(0)
 
@@ -103,6 +108,7 @@ CHECKS = {
     "interrupts": _interrupts,
     "segfaults": _segfaults,
     "hangs": _hangs,
+    "slow": _slow,
     "compares-nothing": _compares_nothing,
     "strategy-raises": _holds,
 }
