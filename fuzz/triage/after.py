@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,28 +19,29 @@ from gdn_apc.fuzz.properties.base import Property, Violation
 from gdn_apc.fuzz.runs import RunFolder
 from gdn_apc.fuzz.summary import BROKEN, FAILED, HELD, USAGE
 
-SLOW = 20.0
-"""A case whose check takes longer is not triaged inside a campaign: dozens of runs would hold it up."""
+MOST = 8
+"""Failures that one process triages in a campaign: more of them are mostly one fault, and each takes some seconds."""
+
+_triaged: Counter[str] = Counter()
 
 
-def after_failure(
-    run: RunFolder, path: Path, prop: Property, target: Any, error: Violation, seconds: float = 0.0
-) -> None:
-    """Triage a failing case that was just saved at ``path``. What breaks is written down beside it, not raised.
-
-    ``seconds``: how long the case's check takes.
-    """
+def after_failure(run: RunFolder, path: Path, prop: Property, target: Any, error: Violation) -> None:
+    """Triage a failing case that was just saved at ``path``. What breaks is an event, and not raised."""
     from gdn_apc.fuzz.targets.base import Target
     from gdn_apc.fuzz.triage import report
     from gdn_apc.fuzz.triage.standalone import save
 
     if prop.kind == "canary" or not isinstance(target, Target):
         return
+    _triaged[str(run.path)] += 1
+    if _triaged[str(run.path)] > MOST:
+        run.append("triage", case=path.name, left_out=f"{MOST} were triaged before; gdn-apc triage {path}")
+        return
     try:
         text = path.read_text()
         case, provenance = Case.from_json(text), json.loads(text).get("provenance", {})
         began = time.monotonic()
-        found = report.triage(prop, target, case, error, reruns=1 if seconds > SLOW else report.RERUNS)
+        found = report.triage(prop, target, case, error)
         found.target = provenance.get("target", found.target)
         provenance["digest"] = found.runs[0].digest
         path.write_text(case.to_json(**provenance))

@@ -393,6 +393,19 @@ def test_a_campaigns_failure_is_triaged_and_its_script_stands_alone(tmp_path, mo
     assert "from gdn_apc" not in (tmp_path / "repro" / f"{path.stem}.py").read_text()
 
 
+def test_only_so_many_failures_of_a_campaign_are_triaged(tmp_path, monkeypatch):
+    """The rest are named, with the command that does it."""
+    monkeypatch.setattr(after, "MOST", 0)
+    target, case, violation, _ = located_drop()
+    run = RunFolder(tmp_path).create()
+    path = run.save_case(case, {})
+
+    after.after_failure(run, path, load_all()["values"], target, violation)
+
+    assert run.events()[-1]["left_out"] == f"0 were triaged before; gdn-apc triage {path}"
+    assert files.read(path) is None
+
+
 def test_triage_never_costs_the_failure(tmp_path, monkeypatch):
     """Whatever breaks is an event."""
     monkeypatch.setattr(report, "triage", lambda *a, **k: 1 / 0)
