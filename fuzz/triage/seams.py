@@ -220,7 +220,9 @@ def _conv_alone(target: Target, found: Survey, view: View) -> bool | None:
         return False
     at = sum(v.r.row.m for v in rows if v.r.index < r.index)
     want = truth(_at_level(target, case, "conv"), replace(r, inputs={"x": r.inputs["x"]}))
-    return bool((oracle.ratios(want.o, y[at : at + r.row.m], want.o_tol, case.dtypes.input) <= 1).all())
+    right = bool((oracle.ratios(want.o, y[at : at + r.row.m], want.o_tol, case.dtypes.input) <= 1).all())
+    view.y = y[at : at + r.row.m].clone() if right else None
+    return right
 
 
 def _at_level(target: Target, case: Case, level: str) -> World:

@@ -40,6 +40,7 @@ class View:
     out: torch.Tensor
     states: dict[int, torch.Tensor] = field(default_factory=dict)
     windows: dict[int, torch.Tensor] = field(default_factory=dict)
+    y: torch.Tensor | None = None  # the target's own convolution [m, D], where it was asked for that alone
 
     @property
     def wrong_columns(self) -> list[int]:

@@ -495,3 +495,22 @@ def test_small_models_of_wrong_sums_are_told_apart():
     for fault, says in (("RoundsBeta", "beta is rounded to bf16"),):
         target, violation = failing(fault, case)
         assert says in localise(target, case, violation).evidence
+
+
+class RoundsBetaInCore(ReferenceTarget):
+    """The gates of the core lose bits of beta; its delta rule and its convolution, asked alone, are right."""
+
+    def gates(self, layer, a, b):
+        g, beta = super().gates(layer, a, b)
+        return g, beta.bfloat16().float()
+
+
+def test_models_start_from_the_targets_own_convolution():
+    """With bf16 inputs a tie of the convolution may be rounded the other way; what comes after is explained all the same."""
+    steps = [[(0, 0, 2, (1,))], [(0, 2, 1, (1, 2))]]
+    case = case_of("values", "core", steps, (3,), dtypes=Dtypes("bf16", "fp32", "bf16"))
+
+    located = localise(RoundsBetaInCore(), case, Violation("x"))
+
+    assert located.kernel == "gates" and located.says == "beta is rounded to bf16"
+    assert classes.classify(located.to_classes())[0].name == "operand rounded"
