@@ -3,17 +3,17 @@
 Both are TOML files of the same entries::
 
     [[expect]]
-    property = "values"
+    property = "values"                  # or a list: an entry for each
     level = "conv"                       # optional, as are input, state (dtypes) and event (of the ledger)
     message = "the output is wrong"      # a regular expression, searched in the failure's message; or
     kind = "state(#) is wrong at step #" # the message's first clause, # for each number (fuzz/signatures.py)
     worst_ratio = 500                    # optional: not if the error is more tolerances than this
-    case = "cases/values-1f0c.json"      # optional: a case that must still fail, relative to this file
+    case = "cases/values-1f0c.json"      # optional: a case that must still fail, relative to this file; for rare kinds
     reason = "y is rounded before SiLU; issue 123"
 
 A failing example that an entry matches is counted and passed over, so the search goes on for others. ``--expect``
-entries must still fail: one that matched nothing, although its property compared as many examples as a verdict
-needs, or whose case holds, fails the campaign. ``--baseline`` entries may be mended: that is reported, nothing more.
+entries must still fail: one whose case holds, or that has no case and matched nothing although its property compared
+as many examples as a campaign needs, fails the campaign. ``--baseline`` entries may be mended: that is reported, nothing more.
 ``--write-baseline`` collects every kind of failure that a campaign meets into such a file.
 
 Imports ``fuzz`` (cases, the ledger, properties). Exercise it with ``pytest tests/fuzz/test_expectations.py``.
@@ -171,7 +171,13 @@ def read(path: Path, baseline: bool = False) -> list[Entry]:
     unknown = sorted(set(record) - {"expect"})
     if unknown:
         raise BadExpectations(f"{path}: has {unknown[0]!r} at its top, expected [[expect]] entries only")
-    return [_entry(e, f"{path.name}[{i}]", baseline) for i, e in enumerate(record.get("expect", []), 1)]
+    found = []
+    for i, e in enumerate(record.get("expect", []), 1):
+        several = isinstance(e.get("property"), list)
+        for prop in e["property"] if several else [e.get("property")]:
+            name = f"{path.name}[{i}]" + (f" {prop}" if several else "")
+            found.append(_entry({**e, "property": prop}, name, baseline))
+    return found
 
 
 def _entry(record: dict[str, Any], name: str, baseline: bool) -> Entry:
@@ -218,6 +224,7 @@ def record(found: Expectations, needs: dict[str, str | None]) -> list[dict[str, 
             "reason": e.reason,
             "baseline": e.baseline,
             "asked": needs.get(e.property),
+            "has_case": e.case is not None,
         }
         for e in found.entries
     ]

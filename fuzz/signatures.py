@@ -59,7 +59,7 @@ def stale(
             found.append(
                 f"{e['name']} matches nothing: the target is not asked for {e['property']} ({e['asked']}); remove it"
             )
-        elif not seen.get(e["name"]) and enough(e["property"]):
+        elif not seen.get(e["name"]) and not e["has_case"] and enough(e["property"]):
             found.append(
                 f"{e['name']} no longer fails: no example of {e['property']} matched it ({e['reason']}); remove it"
             )

@@ -138,6 +138,8 @@ class Surveyor:
             started, before = time.monotonic(), len(self.survey.events)
             if prop.name == "values":
                 self._witnesses(prop)
+            for case in prop.fixed(self.target):
+                self._ask(prop, case)
             self._examples(prop, examples, seed)
             made = [e["event"] for e in self.survey.events[before:]]
             self.on_property(
@@ -307,6 +309,7 @@ def _say(name: str, held: int, failed: int, seconds: float) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Survey targets and print their pages. Returns 1 if a kind is new, else 0; 4 if a target cannot run."""
     from gdn_apc.fuzz import targets
+    from gdn_apc.fuzz.runs import digest
 
     parser = argparse.ArgumentParser(
         prog="python -m gdn_apc.fuzz.verdicts", description=__doc__.splitlines()[0]
@@ -321,6 +324,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--expect", action="append", default=[], metavar="FILE", help="known failures, with reasons"
     )
     parser.add_argument("--json", metavar="FILE", help="also write the record of the last target")
+    parser.add_argument("--cases", metavar="DIR", help="also write the smallest case of each kind")
     parser.add_argument(
         "--shrink", type=float, default=SHRINK_SECONDS, help="seconds for each kind of failure"
     )
@@ -340,6 +344,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"## {name}\n\n{page(json.loads(survey.to_json()))}\n\n{survey.seconds:.0f} s\n", flush=True)
         if given.json:
             Path(given.json).write_text(survey.to_json() + "\n")
+        for kind in survey.kinds if given.cases else ():
+            Path(given.cases).mkdir(parents=True, exist_ok=True)
+            path = Path(given.cases) / f"{name}-{kind.property}-{digest(kind.case)}.json"
+            path.write_text(kind.case.to_json(target=name, versions=survey.versions) + "\n")
         status = max(status, 1 if survey.new else 0)
     return status
 
