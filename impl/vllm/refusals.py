@@ -52,6 +52,10 @@ def _features(vllm_config: Any) -> list[str]:
         )
     if cache.kv_sharing_fast_prefill:
         found.append("kv_sharing_fast_prefill rewrites the batch between layers; remove it")
+    if vllm_config.model_config.runner_type != "generate":
+        found.append(
+            f"runner {vllm_config.model_config.runner_type!r} was never tried with it; use mamba_cache_mode='align'"
+        )
     if vllm_config.lora_config is not None:
         found.append("LoRA was never tried with it; remove enable_lora, or use 'align'")
     if vllm_config.mamba_config.enable_stochastic_rounding:

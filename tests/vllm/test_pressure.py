@@ -83,6 +83,19 @@ def test_a_busy_engine(engines, budget):
     assert engine.pool.get_num_free_blocks() == engine.pool.num_gpu_blocks - 1
 
 
+@pytest.mark.parametrize("longest", [320, 330])
+def test_the_longest_request(engines, longest):
+    """Up to the last token that the model may have, in the last column of the block table, full or not."""
+    engine = engines(max_model_len=longest)
+    prompt = tokens(90, longest - 40)
+    with Audit(engine) as audit:
+        first = engine.one(prompt, generate=40)
+        again = engine.one(prompt + first.tokens[:-1], generate=1)
+        assert audit.published() > 0
+    assert len(first.tokens) == 40 and again.hit == (longest - 2) // 64 * 64
+    assert again.tokens == first.tokens[-1:]
+
+
 def test_fresh_prompts_of_one_token_among_decodes(engines):
     """A prompt of one token is a row like a decode's, but reads nothing, whatever its recycled slot holds."""
     engine = engines()

@@ -21,6 +21,7 @@ def config(vllm, checkpoints):
 CASES = [
     ("speculative_config", SimpleNamespace(num_speculative_tokens=2), "speculative_config is set, and a rejected token"),
     ("kv_transfer_config", SimpleNamespace(), "kv_transfer_config is set, and connectors do not know"),
+    ("model_config.runner_type", "pooling", "runner 'pooling' was never tried with it"),
     ("lora_config", SimpleNamespace(), "LoRA was never tried with it"),
     ("cache_config.kv_offloading_size", 4.0, "kv_offloading_size=4.0, and offloading does not know"),
     ("cache_config.prefix_match_unit", 16, "prefix_match_unit=16, but states exist at block boundaries only"),
