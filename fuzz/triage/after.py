@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections import Counter
@@ -98,6 +99,16 @@ def triage_file(
     return FAILED if found.fickle or found.runs[0].violation is not None else HELD
 
 
+def sort_of(error: Violation) -> str:
+    """A coarse sort of failure: what must not change while a case is made small, or another fault takes its place."""
+    if "raised" in error.where:
+        return f"raised {error.where['raised']}"
+    if "race" in error.where:
+        return "race"
+    line = str(error).split(";")[0]
+    return "not finite" if re.search(r"\b(nan|inf)\b", line) else "finite"
+
+
 def _smaller(
     case: Case,
     path: Path,
@@ -111,8 +122,15 @@ def _smaller(
     from gdn_apc.fuzz.runs import digest
     from gdn_apc.fuzz.shrink import minimise, violation
 
-    began = time.monotonic()
-    small = minimise(case, lambda c: violation(prop, target, c) is not None, target.claims, seconds)
+    began, first = time.monotonic(), violation(prop, target, case)
+    if first is None:
+        return case, path
+
+    def fails(candidate: Case) -> bool:
+        found = violation(prop, target, candidate)
+        return found is not None and sort_of(found) == sort_of(first)
+
+    small = minimise(case, fails, target.claims, seconds)
     if small == case:
         say("nothing smaller fails")
         return case, path

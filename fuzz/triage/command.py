@@ -31,7 +31,11 @@ def add_to(commands: Any) -> None:
     triage.add_argument("case", metavar="CASE.json")
     triage.add_argument("--target", metavar="NAME", help="default: the one that it was found with")
     triage.add_argument(
-        "--shrink", type=float, default=0.0, metavar="SECONDS", help="first make it smaller, for so long"
+        "--shrink",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="first make it smaller, for so long; a finite error stays one, NaN stays NaN",
     )
     triage.set_defaults(run=triage_main)
 

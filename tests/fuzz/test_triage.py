@@ -514,3 +514,31 @@ def test_models_start_from_the_targets_own_convolution():
 
     assert located.kernel == "gates" and located.says == "beta is rounded to bf16"
     assert classes.classify(located.to_classes())[0].name == "operand rounded"
+
+
+class TwoFaults(ReferenceTarget):
+    """A fresh row of one token reads its slot, and beta is rounded everywhere."""
+
+    def read_slot(self, line, batch):
+        return line.table[0] if line.n == 0 and line.m == 1 else super().read_slot(line, batch)
+
+    def delta(self, layer, q, k, v, g, beta, ssm_state, batch):
+        return super().delta(layer, q, k, v, g, beta.bfloat16().float(), ssm_state, batch)
+
+
+def test_a_smaller_case_shows_the_same_fault(tmp_path, capsys):
+    """Of two faults, the commoner one does not take the place of the one that was found."""
+    case = case_of("values", "delta", [[(0, 0, 5, (1, 2, 3))]])
+    path = tmp_path / "case.json"
+    path.write_text(case.to_json(target=f"{__name__}:TwoFaults"))
+
+    assert after.triage_file(path, None, 20.0, print, None) == 1
+    said = capsys.readouterr().out
+    assert "dtype: operand rounded" in said and "fresh row" not in said
+    kinds = [
+        Violation("x is nan; 3 of 4"),
+        Violation("x 1.5, tolerance 1; inf"),
+        Violation("", raised="E"),
+        Violation("", race="r"),
+    ]
+    assert [after.sort_of(v) for v in kinds] == ["not finite", "finite", "raised E", "race"]
