@@ -214,7 +214,7 @@ def _row(located: Located, target: Target, found: Survey, view: View) -> None:
     located.evidence += why
     outputs_wrong = view.first_output is not None
     column = next(iter(view.wrong_columns), None)
-    if outputs_wrong or (column is not None and not view.windows):
+    if outputs_wrong or (column is not None and not any(w.any() for w in view.windows.values())):
         _values(located, target, found, view)
     if not located.seam and column is not None and not _before(case, view, column):
         located.seam = "write"
