@@ -17,7 +17,7 @@ from typing import Any
 from gdn_apc.spec import cases, run, tasks, tlc, traces
 from gdn_apc.spec.configurations import CONFIGURATIONS, NIGHTLY, Configuration
 from gdn_apc.spec.run import Outcome, Task
-from gdn_apc.spec.variants import VARIANTS, Variant
+from gdn_apc.spec.variants import VARIANTS, WITNESSES, Variant
 
 STATUSES = (
     "exit status: 0 all as it must be; 1 the design is broken, a variant passes, code disagrees, a trace is rejected, "
@@ -55,8 +55,9 @@ def add_parser(
         "--show", metavar="NAME", help="print the configuration file of a task, and run nothing"
     )
     parser.add_argument(
-        "--explain", action="store_true", help="tell the counterexample of every variant, too"
+        "--explain", action="store_true", help="tell the counterexample of every variant, and every lie, too"
     )
+    parser.add_argument("--brief", action="store_true", help="print what is wrong, and the summary")
     parser.add_argument("--record", action="store_true", help="record what is measured, and the cases")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="checkers at a time (2)")
     parser.add_argument("--timeout", type=float, metavar="S", help="seconds for a task (600; nightly 36000)")
@@ -124,12 +125,12 @@ def _tasks(
     every = [tasks.holds(job, tools, timeout) for job in CONFIGURATIONS]
     every += [tasks.model_cases(model, tools, builders, timeout) for model in cases.MODELS]
     every += [tasks.random_traces(life, tools, timeout)] if life else []
-    return every + [tasks.fails(variant, tools, timeout) for variant in VARIANTS]
+    return every + [tasks.fails(variant, tools, timeout) for variant in [*VARIANTS, *WITNESSES]]
 
 
 def _show(name: str) -> int:
     """Print the configuration file of a configuration or a variant."""
-    named: list[Configuration | Variant] = [*CONFIGURATIONS, *NIGHTLY, *VARIANTS]
+    named: list[Configuration | Variant] = [*CONFIGURATIONS, *NIGHTLY, *VARIANTS, *WITNESSES]
     found = [job for job in named if job.name == name]
     if not found:
         print(f"--show: no configuration or variant is called {name!r}; see --list", file=sys.stderr)
@@ -151,7 +152,7 @@ def _check_traces(paths: Sequence[Path], tools: tlc.Tools) -> int:
 
 def _run(given: argparse.Namespace, every: Sequence[Task], chosen: Sequence[Task]) -> int:
     started = time.monotonic()
-    table = _Table(sys.stdout, len(chosen), given.explain)
+    table = _Table(sys.stdout, len(chosen), given.explain, given.brief)
     outcomes: list[Outcome] = []
 
     def done(outcome: Outcome) -> None:
@@ -176,11 +177,14 @@ def _run(given: argparse.Namespace, every: Sequence[Task], chosen: Sequence[Task
 class _Table:
     """The table, a row as each task ends, and one line of progress below it if a person is watching."""
 
-    def __init__(self, out: Any, total: int, all_stories: bool):
-        self.out, self.left, self.all_stories = out, total, all_stories
+    def __init__(self, out: Any, total: int, all_stories: bool, brief: bool):
+        self.out, self.left, self.all_stories, self.brief = out, total, all_stories, brief
         self.watched, self.states = out.isatty(), {}
         self.clear = "\r\x1b[K" if self.watched else ""
-        print(f"{'configuration':28} {'distinct':>9} {'depth':>5} {'time':>6}  result", file=out, flush=True)
+        if not brief:
+            print(
+                f"{'configuration':28} {'distinct':>9} {'depth':>5} {'time':>6}  result", file=out, flush=True
+            )
 
     def progress(self, name: str, generated: int, distinct: int) -> None:
         if self.watched:
@@ -191,6 +195,8 @@ class _Table:
     def row(self, outcome: Outcome) -> None:
         self.left -= 1
         self.states.pop(outcome.name, None)
+        if self.brief and not outcome.complaints and not self.all_stories:
+            return
         result = outcome.result
         states = f"{result.distinct:,}" if result.distinct else "-"
         line = f"{outcome.name:28} {states:>9} {result.depth or '-':>5} {outcome.seconds:5.1f}s  {outcome.verdict}"
@@ -199,19 +205,30 @@ class _Table:
             print(f"{'':28} wrong: {complaint}", file=self.out)
         if outcome.story and (self.all_stories or not outcome.fails_as_it_must):
             print(f"\n{outcome.story}\n", file=self.out)
+        if outcome.details and self.all_stories:
+            print(f"\n{outcome.details}\n", file=self.out)
         self.out.flush()
 
     def end(self, outcomes: Sequence[Outcome], seconds: float) -> None:
-        failing = sum(outcome.fails_as_it_must for outcome in outcomes)
         distinct = sum(outcome.result.distinct for outcome in outcomes)
         generated = sum(outcome.result.generated for outcome in outcomes)
         wrong = [outcome.name for outcome in outcomes if outcome.complaints]
+        print(self.clear, end="", file=self.out)
+        for kind, about in run.KINDS.items():
+            right = [outcome for outcome in outcomes if outcome.kind == kind and not outcome.complaints]
+            if right:
+                print(f"{len(right):4} {about}{self._said(kind, right)}", file=self.out)
         print(
-            f"{self.clear}{len(outcomes)} tasks, {failing} of them variants that fail as they must; "
-            f"{distinct:,} distinct states of {generated:,} generated; {seconds:.0f} s",
+            f"{len(outcomes)} tasks; {distinct:,} distinct states of {generated:,} generated; {seconds:.0f} s",
             file=self.out,
         )
         print(f"WRONG: {', '.join(wrong)}" if wrong else "all as it must be", file=self.out, flush=True)
+
+    @staticmethod
+    def _said(kind: str, right: Sequence[Outcome]) -> str:
+        if kind == "cases":
+            return f", {sum(len(outcome.made.batches) for outcome in right if outcome.made):,} in all"
+        return f": {right[0].verdict}" if kind == "traces" else ""
 
 
 if __name__ == "__main__":

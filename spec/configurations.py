@@ -24,6 +24,34 @@ SAFETY = (
 )
 """The invariants of DESIGN.md section 3; ``Progress`` is the ninth, a liveness property."""
 
+PAIRS = {
+    "AdmitHitInFlight": "a hit, and the write of that block is still in flight",
+    "AdmitHitOrphaned": "a hit, and the writer of that block, still in flight, was aborted or preempted",
+    "AdvanceInFlight": "a request goes on, and its last row has not run",
+    "AbortInFlight": "an abort, and rows of the request in flight",
+    "AbortBeforeDispatch": "an abort, and a row of the request in the open batch",
+    "PreemptInFlight": "a preemption, and rows of the victim in flight",
+    "PreemptSameStep": "a preemption, and a row of the victim in the batch that needs its blocks",
+    "LetsGoInFlight": "a state is let go, and a row in flight reads or writes it",
+    "VerifyBeforeReport": "drafts are scheduled, and the count of the last ones is not known",
+    "RollBack": "drafts are rejected",
+    "RollBackPastBoundary": "drafts are rejected, and a boundary is among them",
+}
+"""Pairs of concurrent actions, as the actions that the design names for them."""
+
+_HITS = ("AdmitHitInFlight", "AdmitHitOrphaned")
+_ABORTS = ("AbortInFlight", "AbortBeforeDispatch")
+_VICTIMS = ("PreemptInFlight", "PreemptSameStep")
+COVERS = {
+    "SpecCache": (),
+    "SpecPipeline": (*_HITS, "AdvanceInFlight", *_ABORTS),
+    "SpecPreempt": (*_HITS, "AdvanceInFlight", *_VICTIMS),
+    "SpecAll": (*_HITS, "AdvanceInFlight", *_VICTIMS, *_ABORTS),
+    "SpecRetention": (*_HITS, "LetsGoInFlight", *_ABORTS),
+    "SpecSpeculation": ("VerifyBeforeReport", "RollBack", "RollBackPastBoundary"),
+}
+"""The pairs that a configuration must cover, by its specification: also if an action were lost from the module."""
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -45,6 +73,11 @@ class Configuration:
     never: dict[str, str] = field(default_factory=dict)
     replace: dict[str, str] = field(default_factory=dict)
     simulate: tuple[int, int, int] | None = None
+
+    @property
+    def covers(self) -> tuple[str, ...]:
+        """The pairs of concurrent actions (``PAIRS``) that the run must take, if it is one that measures coverage."""
+        return tuple(pair for pair in COVERS.get(self.specification, ()) if pair not in self.never)
 
     def text(self) -> str:
         """The configuration file."""
@@ -114,6 +147,9 @@ def of(*values: int) -> frozenset[int]:
     return frozenset(values)
 
 
+VLLM_ORDER = {"StateFirst": "Yes", "Join": "UnpublishedFirst"}
+"""States before attention blocks, and slots without a hash to the head of the free list."""
+
 ONE_REQUEST = tuple(name for name in SAFETY if name != "CountsExact")
 """Speculation has one request, without reference counts."""
 
@@ -126,6 +162,9 @@ CONFIGURATIONS = [
     Configuration("cache-attention", "Cache", "SpecCache",
                   bounds(2, 6, 3, 5, Prompts=of(1, 5), Attention=True, MaxRows=1),
                   "attention blocks in the same pool"),
+    Configuration("cache-vllm-order", "Cache", "SpecCache",
+                  bounds(2, 6, 2, 5, Prompts=of(1, 3, 5), Shares=of(2, 4), Attention=True),
+                  "slots taken and given back as in vLLM", replace=VLLM_ORDER),
     # Pipeline: batches in flight, aborts.
     Configuration("pipeline", "Pipeline", "SpecPipeline", pipeline(2, 4, 2, 5, Shares=of(2, 4)), "aborts at any time"),
     Configuration("pipeline-deep", "Pipeline", "SpecPipeline", pipeline(2, 3, 2, 4, Shares=of(2), Depth=3),
@@ -141,6 +180,8 @@ CONFIGURATIONS = [
     Configuration("preempt-three", "Preempt", "SpecPreempt",
                   preempt(2, 2, 3, 3, Shares=of(2), Prompts=of(1, 3)), "three requests",
                   never={"AdmitHitOrphaned": "a block is full at 2 of 3 tokens, so no orphan's block is left in 2 slots"}),
+    Configuration("preempt-vllm-order", "Preempt", "SpecAll", preempt(1, 3, 2, 3, Shares=of(2), Prompts=of(1, 3)),
+                  "slots taken and given back as in vLLM", replace=VLLM_ORDER),
     # Retention.
     Configuration("retention", "Retention", "SpecRetention",
                   retention(1, 4, 2, 5, Shares=of(4), Prompts=of(1, 4, 5)),

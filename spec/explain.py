@@ -41,7 +41,12 @@ def explain(broken: str, trace: Sequence[Step]) -> str:
         said = _changes(before, step.variables) if before else _beginning(step.variables)
         lines += ["", " ".join([head, *said]), *("     " + line for line in draw(step.variables))]
         before = step.variables
-    lines += ["", f"Now {broken} is broken: {SAYS.get(broken, 'see the module')}."]
+    if broken == "Progress" and trace and trace[-1].variables:
+        lines += ["", "From here on nothing can happen."]
+    lines += [
+        "",
+        f"Now {broken} is broken: {SAYS[broken]}." if broken in SAYS else f"So {broken} is not true.",
+    ]
     return "\n".join(lines[1:])
 
 

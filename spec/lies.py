@@ -35,6 +35,20 @@ def lie(events: Sequence[Event], seed: int) -> list[Event]:
     return copy
 
 
+def told(honest: Sequence[Event], lying: Sequence[Event]) -> str:
+    """Where a trace and its copy part, in words."""
+    at = next(i for i, (a, b) in enumerate(zip([*honest, None], [*lying, None])) if a != b)
+    if len(lying) != len(honest):
+        return f"line {at + 1} {'left out' if len(lying) < len(honest) else 'told twice'}"
+    true, false = honest[at], lying[at]
+    field = next(name for name in true if true[name] != false[name])
+    if field == "rows":
+        true, false = next((a, b) for a, b in zip(true["rows"], false["rows"]) if a != b)
+        field = next(name for name in true if true[name] != false[name])
+        return f"line {at + 1}, {field} of request {true['request']}: {true[field]} made {false[field]}"
+    return f"line {at + 1}, {field} of {true['event']}: {json.dumps(true[field])} made {json.dumps(false[field])}"
+
+
 def _ways(events: Sequence[Event], at: int) -> list[str]:
     """How event ``at`` can be falsified: a field of it, or all of it."""
     event, slots = events[at], events[0]["slots"]
@@ -42,7 +56,7 @@ def _ways(events: Sequence[Event], at: int) -> list[str]:
     if event["event"] == "schedule":
         ways += ["n", "published", *(["table"] if slots > 1 else [])]
     elif event["event"] in ("skip", "preempt", "abort"):
-        ways += ["freed"] if event["freed"] else []
+        ways += [field for field in ("freed", "unpublished") if event.get(field)]
     elif event["event"] == "execute" and slots > 1:
         ways += ["reads", "writes", "finished"]
     if event["event"] in ("dispatch", "execute", "skip") and at < len(events) - 1:
@@ -56,7 +70,7 @@ def _falsify(event: Event, way: str, slots: int, random: Random) -> None:
         event["n"] += 1
     elif way == "table":
         event["table"][-1] = event["table"][-1] % slots + 1
-    elif way in ("published", "freed", "finished") and event[way]:
+    elif way in ("published", "unpublished", "freed", "finished") and event[way]:
         event[way].pop()
     elif way == "published":
         event["published"] = [event["table"][-1]]

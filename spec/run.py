@@ -19,13 +19,22 @@ from gdn_apc.spec import cases, tlc
 EXPECTED = Path(__file__).parent / "expected.json"
 """What was measured by ``gdn-apc spec --record``, by task."""
 
+KINDS = {
+    "configuration": "configurations in which the design holds",
+    "variant": "variants that fail as they must",
+    "witness": "witnesses: the case of each invariant comes up",
+    "cases": "models whose metadata cases are as stored",
+    "traces": "sets of traces",
+}
+"""What tasks there are, and what it means that all is as it must be."""
+
 STALE = "run gdn-apc spec --record if the design was changed on purpose"
 Progress = Callable[[int, int], None]
 
 
 @dataclass
 class Outcome:
-    """How one task went. ``complaints`` is empty if all is as it must be; ``story`` tells a counterexample."""
+    """How one task went. ``complaints`` is empty if all is as it must be; ``story`` tells a counterexample; ``details`` are for who asks (``--explain``)."""
 
     name: str
     verdict: str
@@ -35,16 +44,19 @@ class Outcome:
     story: str = ""
     fails_as_it_must: bool = False
     made: cases.Cases | None = None
+    kind: str = ""
+    details: str = ""
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Task:
-    """``run`` does it; it is given a function that is told (generated, distinct) states."""
+    """``run`` does it; it is given a function that is told (generated, distinct) states. ``kind``: one of ``KINDS``."""
 
     name: str
     about: str
     run: Callable[[Progress], Outcome]
+    kind: str = "configuration"
 
 
 def expected() -> dict[str, dict[str, Any]]:
@@ -87,7 +99,7 @@ def run_all(
     def one(task: Task) -> Outcome:
         started = time.monotonic()
         outcome = task.run(lambda generated, distinct: progress(task.name, generated, distinct))
-        outcome.seconds = time.monotonic() - started
+        outcome.seconds, outcome.kind = time.monotonic() - started, task.kind
         against_record(outcome, recorded)
         return outcome
 

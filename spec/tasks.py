@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gdn_apc.spec import cases, explain, lies, tlc, traces
-from gdn_apc.spec.configurations import Configuration
+from gdn_apc.spec.configurations import PAIRS, Configuration
 from gdn_apc.spec.run import STALE, Outcome, Progress, Task
 from gdn_apc.spec.variants import Variant
 
@@ -61,6 +61,7 @@ def coverage_complaints(job: Configuration, actions: Mapping[str, tuple[int, int
         f"action {name} is listed as never taken, but it is" for name in job.never if name in taken
     ]
     complaints += [f"no action {name}, listed as never taken" for name in job.never if name not in actions]
+    complaints += [f"not covered: {PAIRS[name]} ({name})" for name in job.covers if name not in taken]
     return complaints
 
 
@@ -83,11 +84,13 @@ def fails(variant: Variant, tools: tlc.Tools, timeout: float) -> Task:
             return Outcome(variant.name, "PASSES", result, complaints=[f"{variant.breaks} is not broken"])
         states = [step for step in result.trace if step.variables]
         measured = {"breaks": variant.breaks, "length": len(states), "last": states[-1].action}
-        verdict = f"breaks {variant.breaks} after {len(states)} states, by {states[-1].action}"
+        last = f"after {len(states)} states, by {states[-1].action}"
+        verdict = f"its case comes up {last}" if variant.is_witness else f"breaks {variant.breaks} {last}"
         story = explain.explain(variant.breaks, result.trace)
         return Outcome(variant.name, verdict, result, measured, story=story, fails_as_it_must=True)
 
-    return Task(variant.name, f"{variant.about}{f' ({variant.seen})' if variant.seen else ''}", run)
+    kind = "witness" if variant.is_witness else "variant"
+    return Task(variant.name, f"{variant.about}{f' ({variant.seen})' if variant.seen else ''}", run, kind)
 
 
 def model_cases(
@@ -110,7 +113,7 @@ def model_cases(
         outcome.measured = {"cases": len(made.batches), "generated": result.generated}
         return outcome
 
-    return Task(name, f"metadata cases: {model.about}", run)
+    return Task(name, f"metadata cases: {model.about}", run, "cases")
 
 
 def random_traces(life: Callable[[int], list[traces.Event]], tools: tlc.Tools, timeout: float) -> Task:
@@ -121,18 +124,19 @@ def random_traces(life: Callable[[int], list[traces.Event]], tools: tlc.Tools, t
         lying = [lies.lie(events, seed) for seed, events in enumerate(honest)]
         verdicts = traces.check(honest + lying, tools, timeout)
         outcome = Outcome("traces", "")
+        told = []
         for seed, (true, lie) in enumerate(zip(verdicts[:TRACES], verdicts[TRACES:])):
             if not true.accepted:
                 outcome.complaints.append(f"the trace of life {seed} is rejected")
                 outcome.story += traces.explained(honest[seed], true, tools) + "\n"
             if lie.accepted:
                 outcome.complaints.append(f"the trace of life {seed} with a lie in it is accepted")
+            else:
+                told.append(f"life {seed}: {lies.told(honest[seed], lying[seed])};\n  {lie.at(lying[seed])}")
         accepted = sum(verdict.accepted for verdict in verdicts[:TRACES])
-        rejected = sum(not verdict.accepted for verdict in verdicts[TRACES:])
         events = sum(map(len, honest))
-        outcome.verdict = (
-            f"{accepted} traces accepted ({events:,} events), {rejected} of {TRACES} lies rejected"
-        )
+        outcome.details = "\n".join(told)
+        outcome.verdict = f"{accepted} traces accepted ({events:,} events), {len(told)} of {TRACES} lies rejected at a named event"
         return outcome
 
-    return Task("traces", "traces of random lives of the fuzzer's engine, and lies", run)
+    return Task("traces", "traces of random lives of the fuzzer's engine, and lies", run, "traces")

@@ -6,14 +6,19 @@ A trace is NDJSON, an event a line. Requests count from 1, slots from 1; 0 is pa
 event     fields
 ========  ======================================================================================================
 start     block_size, slots (without the null block), depth (batches in flight), attention (true or false),
-          requests: for each its tokens (strings) and the number of its prompt's
+          order: how slots are taken and given back, "lru" or "vllm" (below); free: the free list, first to be taken
+          first; requests: for each its tokens (strings) and the number of its prompt's
 schedule  request, n, m; table and attention: the block tables after it; published: the slots it published
 skip      request, freed: slots behind the state that it reads next, which it gives back
 dispatch  requests: of the rows of the batch that is sent, in order
 execute   rows: for each its request (0: padding), the slots it reads and writes; finished: requests that end
-preempt   request, freed: the slots given back, in the order in which they join the free list
-abort     request, freed
+preempt   request, freed: the slots given back, in that order; unpublished: the slots that lose their hash
+abort     request, freed, unpublished
 ========  ======================================================================================================
+
+In order "lru", attention blocks are taken and given back before states, and join the tail of the free list. In order
+"vllm" (0.31.0, linear layer first) states come first, the last column of skipped ones first, and slots without a hash
+join the head.
 
 Imports the standard library and ``gdn_apc.spec``. Exercise it with ``gdn-apc spec --trace FILE``, or
 ``pytest tests/spec/test_traces.py``.
@@ -29,19 +34,34 @@ from pathlib import Path
 from typing import Any
 
 from gdn_apc.spec import explain, tlc
-from gdn_apc.spec.configurations import Configuration, numbers
+from gdn_apc.spec.configurations import VLLM_ORDER, Configuration, numbers
 from gdn_apc.spec.values import as_tla, parse
 
 Event = dict[str, Any]
 FIELDS = {
-    "start": {"block_size": int, "slots": int, "depth": int, "attention": bool, "requests": list},
+    "start": {
+        "block_size": int,
+        "slots": int,
+        "depth": int,
+        "attention": bool,
+        "order": str,
+        "free": list,
+        "requests": list,
+    },
     "schedule": {"request": int, "n": int, "m": int, "table": list, "attention": list, "published": list},
     "skip": {"request": int, "freed": list},
     "dispatch": {"requests": list},
     "execute": {"rows": list, "finished": list},
-    "preempt": {"request": int, "freed": list},
-    "abort": {"request": int, "freed": list},
+    "preempt": {"request": int, "freed": list, "unpublished": list},
+    "abort": {"request": int, "freed": list, "unpublished": list},
 }
+SIZES = ("block_size", "slots", "depth", "attention", "order")
+"""What engines must have in common for one run of TLC to take their traces together."""
+ORDERS: dict[str, dict[str, str]] = {
+    "lru": {},
+    "vllm": VLLM_ORDER | {"InSkipOrder": "LastColumnFirst"},
+}
+"""Operators of the design that an engine's order replaces."""
 
 
 class BadTrace(Exception):
@@ -58,6 +78,12 @@ class Verdict:
     accepted: bool
     line: int
     broken: tuple[str, ...] = ()
+
+    def at(self, events: Sequence[Event]) -> str:
+        """Which event of a trace that is rejected does not fit."""
+        if self.broken:
+            return f"rejected before line {self.line}: {', '.join(self.broken)} is broken"
+        return f"rejected at line {self.line}: {json.dumps(events[self.line - 1])}"
 
 
 def read(path: Path) -> list[Event]:
@@ -90,7 +116,14 @@ def validate(events: Sequence[Event], where: str = "trace") -> None:
 
 
 def _validate_requests(events: Sequence[Event], where: str) -> None:
-    known = len(events[0]["requests"])
+    start = events[0]
+    if start["order"] not in ORDERS:
+        raise BadTrace(f"{where}, line 1: order is {start['order']!r}; expected {' or '.join(ORDERS)}")
+    if sorted(start["free"]) != list(range(1, start["slots"] + 1)):
+        raise BadTrace(
+            f"{where}, line 1: free is {start['free']}; expected each of 1 to {start['slots']} once"
+        )
+    known = len(start["requests"])
     for number, event in enumerate(events[1:], 2):
         rows = [row["request"] for row in event.get("rows", ())] + event.get("requests", [])
         for request in [*rows, event.get("request", 1)]:
@@ -104,7 +137,7 @@ def check(traces: Sequence[Sequence[Event]], tools: tlc.Tools, timeout: float = 
     groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for index, events in enumerate(traces):
         validate(events, f"trace {index}")
-        groups[tuple(events[0][name] for name in ("block_size", "slots", "depth", "attention"))].append(index)
+        groups[tuple(events[0][name] for name in SIZES)].append(index)
     verdicts: dict[int, Verdict] = {}
     for group in groups.values():
         chosen = [traces[index] for index in group]
@@ -178,7 +211,8 @@ def _configuration(traces: Sequence[Sequence[Event]], invariant: str, last: int 
         "Cap": 0,
         "LastEvent": last,
     }
-    return Configuration("trace", "Trace", "TraceSpec", constants, "", (invariant,))
+    replace = ORDERS[start["order"]]
+    return Configuration("trace", "Trace", "TraceSpec", constants, "", (invariant,), replace=replace)
 
 
 def data_module(traces: Sequence[Sequence[Event]]) -> str:
@@ -189,6 +223,7 @@ def data_module(traces: Sequence[Sequence[Event]]) -> str:
         record = {
             "text": [r["tokens"] for r in requests],
             "prompts": [r["prompt"] for r in requests],
+            "free": events[0]["free"],
             "events": list(events[1:]),
         }
         records.append(as_tla(record))

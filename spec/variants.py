@@ -1,8 +1,10 @@
 """What must fail: one-line variants of the design, each with the one invariant that it must break.
 
 Each replaces operators of the design by operators of ``tla/Variants.tla`` or ``tla/SpeculationVariants.tla``. The
-length and the last action of the shortest counterexample are measured (``expected.json``). Imports the standard
-library and ``gdn_apc.spec``. Exercise it with ``gdn-apc spec --only variants``.
+witnesses replace nothing: each claims that the case which an invariant is about never comes up, and must fail too, or
+the invariant would hold for want of a case. The length and the last action of the shortest counterexample are measured
+(``expected.json``). Imports the standard library and ``gdn_apc.spec``. Exercise it with
+``gdn-apc spec --only "no-same witness"``.
 """
 
 from __future__ import annotations
@@ -24,17 +26,23 @@ class Variant:
     specification: str
     constants: dict[str, Any]
     seen: str = ""
+    module: str = "Variants"
 
     @property
     def liveness(self) -> bool:
         """Whether it breaks Progress, which is no invariant."""
         return self.breaks == "Progress"
 
+    @property
+    def is_witness(self) -> bool:
+        """Whether it is a claim that some case never comes up, rather than a wrong design."""
+        return self.module == "Witnesses"
+
     def configuration(self) -> Configuration:
         """The run of TLC that must end with a violation of ``breaks``, and checks nothing else."""
         return Configuration(
             self.name,
-            "SpeculationVariants" if "K" in self.constants else "Variants",
+            "SpeculationVariants" if "K" in self.constants else self.module,
             self.specification,
             self.constants,
             self.about,
@@ -144,8 +152,38 @@ VARIANTS = [
             {"Kept": "LastCandidate"}, SPEC, speculation(2), "mlx-lm#1109"),
     Variant("boundary-in-scratch", "a boundary inside the drafts stays in scratch", "PublishTrue",
             {"Home": "BoundaryInScratch"}, SPEC, speculation(2)),
+    Variant("report-not-published", "boundaries that are reported as accepted are not published", "HitLongest",
+            {"Reported": "BoundariesForgotten"}, SPEC, speculation(2)),
+    Variant("starts-afresh", "the row after a prefill is taken for one that starts from nothing", "FreshStart",
+            {"Start": "StartsAfresh"}, SPEC, speculation(2), "transformers#45513"),
+    Variant("room-for-all-drafts", "a request is not scheduled unless all drafts fit: it never gets its last tokens",
+            "Progress", {"Room": "RoomForAllDrafts"}, "FairSpeculation", speculation(2)),
     Variant("first-in-column", "the first candidate goes to its column too, where a boundary may follow it",
             "WriteExclusive", {"Home": "FirstInColumn"}, SPEC, speculation(2)),
     Variant("written-where-read", "the first candidate goes to the column that was read, also past a boundary",
             "SharedImmutable", {"Home": "InReadColumn"}, SPEC, speculation(2), "vllm#42792"),
 ]  # fmt: skip
+"""Wrong designs."""
+
+
+def _witness(of: str, about: str, claim: str, specification: str = EVERY, **bounds: Any) -> Variant:
+    """The claim that the case of invariant ``of`` never comes up."""
+    return Variant(f"witness-{of}", about, claim, {}, specification, _all(**bounds), module="Witnesses")
+
+
+THREE_SLOTS = {"Slots": bounds(2, 3, 2, 5)["Slots"]}
+WITNESSES = [
+    _witness("StateTrue", "a row that reads a state runs next, and another request is in flight", "NothingRead"),
+    _witness("FreshStart", "a fresh row of one token gets a slot that a request that is gone still writes",
+             "NothingFresh", **THREE_SLOTS),
+    _witness("SharedImmutable", "a published slot has two referents, and one of them has a row in the open batch",
+             "NothingShared"),
+    _witness("WriteExclusive", "of two rows in the open batch one writes what a row of a request that is gone writes",
+             "NothingExclusive", B=1, **THREE_SLOTS),
+    _witness("NullUntouched", "a row reads and writes beside a hole in its table", "NothingNull", KEEP, B=1),
+    _witness("PublishTrue", "a published slot has still to be written, by a request that is gone", "NothingPublished"),
+    _witness("CountsExact", "one slot has two referents, another is published and has none", "NothingCounted"),
+    _witness("HitLongest", "a waiting request would hit a block that is still in flight", "NothingHit"),
+    _witness("CapHolds", "a request keeps one state behind it, and has let another go", "NothingKept", KEEP, B=1, Interval=2),
+]  # fmt: skip
+"""The case that each invariant is about; ``Progress`` has no case, its variants show that it can be broken."""

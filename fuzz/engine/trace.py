@@ -9,6 +9,7 @@ Imports ``fuzz.engine`` and the standard library. Exercise it with ``pytest test
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -36,6 +37,8 @@ class Recorder:
                 "slots": config.num_slots - 1,
                 "depth": config.depth,
                 "attention": config.attention,
+                "order": "lru",
+                "free": list(range(1, config.num_slots)),
                 "requests": [
                     {
                         "tokens": [f"{owner}.{i}" for owner, i in life.streams.tokens(r.id)],
@@ -47,8 +50,8 @@ class Recorder:
         ]
         self._around(engine, "_publish", after=self._scheduled)
         self._around(engine, "_free_skipped", before=self._behind, after=self._skipped)
-        self._around(engine, "preempt", before=lambda request: self._gone("preempt", request))
-        self._around(engine, "abort", before=lambda request: self._gone("abort", request))
+        for name in ("preempt", "abort"):
+            self._around(engine, name, before=partial(self._gone, name), after=self._taken_back)
         self._around(engine, "dispatch", after=self._sent)
         self._around(life.worker, "run", after=self._ran)
         self._around(engine, "retire", after=self._finished)
@@ -94,7 +97,12 @@ class Recorder:
 
     def _gone(self, event: str, request: Live) -> None:
         freed = [s for table in request.tables.values() for s in reversed(table) if s]
-        self._say(event, request=request.id + 1, freed=freed)
+        self._say(event, request=request.id + 1, freed=freed, unpublished=[])
+        self._named = set(self.life.engine.pool.key_of)
+
+    def _taken_back(self, _: Live) -> None:
+        lost = self._named - set(self.life.engine.pool.key_of)
+        self.events[-1]["unpublished"] = sorted(lost)
 
     def _sent(self, *_: Any) -> None:
         rows = self.life.engine.pipe[-1].rows

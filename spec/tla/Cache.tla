@@ -50,12 +50,18 @@ Taken(c, r, tokens) == {c.free[i] : i \in 1 .. Need(c, r, tokens)}
 
 \* Take slots from the head of the free list; what they cached is forgotten.
 Forget(hash, new) == [s \in Slots |-> IF s \in new THEN NoHash ELSE hash[s]]
+\* Of a request's two tables, whose slots are taken, and given back, first.
+StateFirst == FALSE
+Yes == TRUE
 Grow(c, r, tokens) ==
-  LET all == Need(c, r, tokens)
-      k   == all - Missing(c, r, tokens)
-      new == Taken(c, r, tokens)
-  IN [c EXCEPT !.attn[r]  = @ \o SubSeq(c.free, 1, k),
-               !.table[r] = @ \o SubSeq(c.free, k + 1, all),
+  LET all    == Need(c, r, tokens)
+      k      == Missing(c, r, tokens)
+      new    == Taken(c, r, tokens)
+      first  == SubSeq(c.free, 1, all - k)     \* empty, if states are all there is
+      second == SubSeq(c.free, all - k + 1, all)
+      swap   == StateFirst /\ Attention
+  IN [c EXCEPT !.attn[r]  = @ \o (IF swap THEN second ELSE first),
+               !.table[r] = @ \o (IF swap THEN first ELSE second),
                !.free     = SubSeq(@, all + 1, Len(@)),
                !.refs     = [s \in Slots |-> IF s \in new THEN 1 ELSE @[s]],
                !.hash     = Forget(@, new)]
@@ -65,17 +71,22 @@ Unqueue(free, hit) == SelectSeq(free, LAMBDA s : s \notin hit)
 Touch(c, hit) ==
   [c EXCEPT !.refs = [s \in Slots |-> IF s \in hit THEN @[s] + 1 ELSE @[s]], !.free = Unqueue(@, hit)]
 
-\* Drop references, in this order; slots that nobody refers to any more join the tail.
+\* Drop references, in this order; slots that nobody refers to any more join the free list: its tail, or, as in vLLM,
+\* its head if no hash could be lost with them.
 Freed(c, slots) == SelectSeq(slots, LAMBDA s : c.refs[s] = 1)
+Join(c, freed) == c.free \o freed
+UnpublishedFirst(c, freed) ==
+  SelectSeq(freed, LAMBDA s : c.hash[s] = NoHash) \o c.free \o SelectSeq(freed, LAMBDA s : c.hash[s] # NoHash)
 Drop(c, slots) ==
   [c EXCEPT !.refs = [s \in Slots |-> IF s \in Range(slots) THEN @[s] - 1 ELSE @[s]],
-            !.free = @ \o Freed(c, slots)]
+            !.free = Join(c, Freed(c, slots))]
 
 \* A request's blocks go from the tail, so that long prefixes are evicted before short ones.
 Reverse(q) == [i \in 1 .. Len(q) |-> q[Len(q) + 1 - i]]
 Held(table) == SelectSeq(Reverse(table), LAMBDA s : s # Null)
+Tables(c, r) == IF StateFirst THEN <<Held(c.table[r]), Held(c.attn[r])>> ELSE <<Held(c.attn[r]), Held(c.table[r])>>
 Release(c, r) ==
-  [Drop(c, Held(c.attn[r]) \o Held(c.table[r])) EXCEPT !.table[r] = <<>>, !.attn[r] = <<>>]
+  [Drop(Drop(c, Tables(c, r)[1]), Tables(c, r)[2]) EXCEPT !.table[r] = <<>>, !.attn[r] = <<>>]
 
 \* A row publishes the blocks that it fills (of the states, those that are retained), when it is scheduled.
 Retained(j) == (j + 1) % Interval = 0
@@ -211,6 +222,8 @@ Finished(q, batch) == [r \in Reqs |-> IF r \in Finishing(batch) THEN Gone ELSE q
 -----------------------------------------------------------------------------
 (* One batch at a time.                                                    *)
 
+RECURSIVE InAnyOrder(_)
+InAnyOrder(S) == IF S = {} THEN <<>> ELSE LET s == CHOOSE s \in S : TRUE IN <<s>> \o InAnyOrder(S \ {s})
 Letter(r) == <<"a", "b", "c", "d">>[r]
 Ascending(p) == \A r \in Reqs \ {1} : p[r - 1] <= p[r]
 InitWith(prompts) ==
@@ -219,7 +232,7 @@ InitWith(prompts) ==
   /\ \E p \in prompts : req = [r \in Reqs |-> [status |-> "waiting", known |-> p[r], done |-> 0]]
   /\ cache = [table |-> [r \in Reqs |-> <<>>], attn |-> [r \in Reqs |-> <<>>],
               refs |-> [s \in Slots |-> 0], hash |-> [s \in Slots |-> NoHash],
-              free |-> CHOOSE q \in [1 .. Cardinality(Slots) -> Slots] : Range(q) = Slots]
+              free |-> InAnyOrder(Slots)]
   /\ content = [s \in Slots |-> Garbage]
   /\ open = <<>> /\ pipe = <<>>
 \* Requests differ by name only (unless the name is a priority), so prompts in ascending order are enough.

@@ -87,8 +87,10 @@ Prefill ==
   /\ UNCHANGED <<prompt, seen, content, n, at, results>>
 
 PublishedAhead(k) == hash
+\* At the end of its life a request has room for fewer drafts, or none.
+Room(k) == 1 + k
 Verify(k) ==
-  /\ Outstanding < Depth /\ Most >= prompt /\ Most + 1 + k <= MaxLen
+  /\ Outstanding < Depth /\ Most >= prompt /\ Most + Room(k) <= MaxLen
   /\ table' = Longer(table, Covering(Most + Lookahead(k)))
   /\ flight' = Append(flight, NewRow(0, k, table', Most))
   /\ hash' = PublishedAhead(k)
@@ -99,9 +101,10 @@ VerifyBeforeReport == Outstanding > 0 /\ \E k \in 0 .. K : Verify(k)
 
 \* The scheduler hears the count after its oldest row.
 Certain(count) == count
+Reported(n0, n1) == Named(n0, n1)
 Report == /\ results # <<>>
           /\ seen' = Head(results) /\ results' = Tail(results)
-          /\ hash' = Named(seen, Certain(Head(results)))
+          /\ hash' = Reported(seen, Certain(Head(results)))
           /\ UNCHANGED <<prompt, table, content, n, at, flight>>
 
 -----------------------------------------------------------------------------
@@ -118,10 +121,11 @@ Ends == /\ flight' = Tail(flight) /\ results' = Append(results, n')
         /\ UNCHANGED <<prompt, table, hash, seen>>
 Oldest == Head(flight)
 
+Start(row) == At(row.table, LastScheduled(n, row.m))
 RunPrefill == /\ flight # <<>> /\ ~IsVerify(Oldest)
               /\ content' = Prefilled(content, Oldest, n, at)
               /\ n' = n + Oldest.m
-              /\ at' = At(Oldest.table, LastScheduled(n, Oldest.m))
+              /\ at' = Start(Oldest)
               /\ Ends
 Accept(a) == a <= Oldest.k /\ RunVerify(Oldest, a) /\ Ends
 PastBoundary(a) == (n + 1 + a) \div B < (n + 1 + Oldest.k) \div B

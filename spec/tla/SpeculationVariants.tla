@@ -6,6 +6,9 @@ EXTENDS Speculation
 
 DraftsToo(k) == Named(Most, Most + 1 + k)
 AsIfAllAccepted(count) == seen + 1 + K
+BoundariesForgotten(n0, n1) == hash
+RoomForAllDrafts(k) == 1 + K
+StartsAfresh(row) == Null
 SchedulersCount(row) == row.start
 NoLookahead(k) == 1
 FirstCandidate(row, n0, a) == Home(row, n0, 0)

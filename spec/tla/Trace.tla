@@ -12,6 +12,9 @@
 EXTENDS Preempt, Retention, TraceData
 
 CONSTANT LastEvent  \* where an explanation stops
+\* For an engine that gives back the last of the skipped columns first.
+InSkipOrder(slots) == slots
+LastColumnFirst(slots) == Reverse(slots)
 VARIABLES which,  \* the trace
           at      \* its next event
 traceVars == <<vars, which, at>>
@@ -45,7 +48,7 @@ Scheduled ==
 Skipped ==
   /\ Is("skip") /\ Running(E.request) /\ ~InOpen(E.request)
   /\ LET J == Behind(cache, E.request)
-         gone == InOrder(cache, E.request, J)
+         gone == InSkipOrder(InOrder(cache, E.request, J))
      IN /\ J # {} /\ E.freed = gone
         /\ cache' = [Drop(cache, gone) EXCEPT !.table[E.request] =
                        [i \in DOMAIN @ |-> IF i - 1 \in J THEN Null ELSE @[i]]]
@@ -63,11 +66,12 @@ Ran == /\ Is("execute") /\ pipe # <<>> /\ Len(Real) = Len(Head(pipe))
        /\ Range(E.finished) = Finishing(Head(pipe))
        /\ Executes
 
-\* The slots that a request gives back, in the order in which they join the free list.
-Given(r) == Held(cache.attn[r]) \o Held(cache.table[r])
-Preempted == /\ Is("preempt") /\ Running(E.request) /\ E.freed = Given(E.request)
-             /\ Stop(E.request, Requeued(E.request))
-Aborted == /\ Is("abort") /\ req[E.request].status # "done" /\ E.freed = Given(E.request) /\ Stop(E.request, Gone)
+\* The slots that a request gives back, in the order in which it does, and those that lose their hash with it.
+Given(r) == Tables(cache, r)[1] \o Tables(cache, r)[2]
+TakenBack == {s \in Slots : cache.hash[s] # NoHash /\ cache'.hash[s] = NoHash}
+Stopped(after) == /\ E.freed = Given(E.request) /\ Stop(E.request, after) /\ Range(E.unpublished) = TakenBack
+Preempted == Is("preempt") /\ Running(E.request) /\ Stopped(Requeued(E.request))
+Aborted == Is("abort") /\ req[E.request].status # "done" /\ Stopped(Gone)
 
 TraceInit ==
   /\ which \in DOMAIN Traces /\ at = 1
@@ -76,7 +80,7 @@ TraceInit ==
                            THEN [status |-> "waiting", known |-> Traces[which].prompts[r], done |-> 0] ELSE Gone]
   /\ cache = [table |-> [r \in Reqs |-> <<>>], attn |-> [r \in Reqs |-> <<>>],
               refs |-> [s \in Slots |-> 0], hash |-> [s \in Slots |-> NoHash],
-              free |-> [i \in 1 .. Cardinality(Slots) |-> i]]
+              free |-> Traces[which].free]
   /\ content = [s \in Slots |-> Garbage]
   /\ open = <<>> /\ pipe = <<>>
 TraceNext == /\ Broken = {} /\ at' = at + 1 /\ which' = which

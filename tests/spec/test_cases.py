@@ -3,7 +3,7 @@
 import pytest
 
 from gdn_apc.fuzz.spec_command import impl_metadata
-from gdn_apc.spec import cases
+from gdn_apc.spec import cases, tlc
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,23 @@ def test_the_smallest_model_makes_its_stored_cases(stored, tools):
     model = next(m for m in cases.MODELS if m.name == "every-token")
     made, _ = cases.generate(model, tools)
     assert made in stored
+
+
+def test_a_contract_that_changes_makes_other_cases(stored, tools, monkeypatch, tmp_path):
+    """Not only the digest differs: the dump itself does, and the code is at odds with it."""
+    for path in cases.MODULES.glob("*.tla"):
+        text = path.read_text().replace(
+            "FirstScheduled(n) == n \\div B", "FirstScheduled(n) == (n + 1) \\div B"
+        )
+        (tmp_path / path.name).write_text(text)
+    for module in (cases, tlc):
+        monkeypatch.setattr(module, "MODULES", tmp_path)
+    model = next(m for m in cases.MODELS if m.name == "long-hits")
+    made, _ = cases.generate(model, tools)
+    (was,) = (found for found in stored if found.name == model.name)
+    assert made.digest != was.digest and made.rows != was.rows
+    with pytest.raises(AssertionError, match="block_idx_first_scheduled_token should be"):
+        cases.check([made], cases.oracle)
 
 
 def test_the_cases_are_many_and_varied(stored):
