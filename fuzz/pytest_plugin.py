@@ -239,6 +239,8 @@ class Campaign(Start):
             pytest.skip(f"the target cannot reach it: {reason}")
         if event in session.reached:  # in an earlier leg of the campaign
             return
+        if time.monotonic() > session.deadline:
+            pytest.skip("no time was left")
         failed = self._writing(item, lambda: session.witness(event))
         if failed:
             path, error = failed

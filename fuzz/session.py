@@ -297,10 +297,11 @@ class Session:
             worker=self.worker,
             provenance=self.provenance,
             on_round=on_round,
+            past=self.past(prop, shard),
         )
         seconds = self.share()
         self.done += 1
-        outcome = drive.run(seconds)
+        outcome = drive.run(seconds, self.deadline)
         if outcome.status == "failed" and outcome.case:
             after_failure(self.run, Path(outcome.case), prop, self.target, Violation(outcome.message))
         return outcome

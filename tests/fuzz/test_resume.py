@@ -98,7 +98,7 @@ def test_what_was_found_before_a_kill_is_found_again(run):
     def fails(case):
         return case.num_tokens >= 7
 
-    prop, seen = counting(fails=fails)
+    prop, _ = counting(fails=fails)
     checks = []
 
     def check(target, case):
