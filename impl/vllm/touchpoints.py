@@ -45,6 +45,8 @@ SIGNATURES = {
     "vllm.v1.attention.backend:AttentionMetadataBuilder.__init__": "self, kv_cache_spec, layer_names, vllm_config, device",
     "vllm.v1.attention.backend:AttentionMetadataBuilder.build": "self, common_prefix_len, common_attn_metadata, fast_build",
     "vllm.v1.attention.backend:AttentionMetadataBuilder.build_for_cudagraph_capture": "self, common_attn_metadata",
+    "vllm.v1.attention.backend:AttentionMetadataBuilder.update_block_table": "self, metadata, blk_table, slot_mapping",
+    "vllm.config:MultiModalConfig.get_limit_per_prompt": "self, modality",
     "vllm.model_executor.models.config:VerifyAndUpdateConfig.verify_and_update_config": "vllm_config",
     "vllm.config:VllmConfig.try_verify_and_update_config": "self",
     "vllm.config:ModelConfig.get_mamba_chunk_size": "self",

@@ -2,11 +2,12 @@
 
 A random model is right for timing, and for comparing a cache with itself. Weights are drawn on the engine's device while
 it starts (``register``), so nothing large is written, carried or read, and every engine of a run has the same.
-Imports torch; transformers and vLLM inside functions. ``run.py`` says how to exercise it.
+Imports torch; vLLM inside functions. ``run.py`` says how to exercise it.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -74,14 +75,13 @@ MODELS = {
 
 def write(folder: Path, name: str) -> Path:
     """Write the config of a model of ``MODELS``; returns its folder, to be served with ``load_format="seeded"``."""
-    import transformers
-
     if name not in MODELS:
         raise ValueError(f"name: got {name!r}, expected one of {', '.join(MODELS)}")
-    config = transformers.Qwen3_5TextConfig(
-        **MODELS[name], architectures=["Qwen3_5ForCausalLM"], dtype="bfloat16"
+    folder.mkdir(parents=True, exist_ok=True)
+    config = (
+        dict(model_type="qwen3_5_text", architectures=["Qwen3_5ForCausalLM"], dtype="bfloat16") | MODELS[name]
     )
-    config.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 
