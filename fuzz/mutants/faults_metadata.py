@@ -1,4 +1,4 @@
-"""Faults of the block indices and the chunk grid: ``impl/metadata.py``, ``impl/kernels/grid.py``.
+"""Faults of the block indices and the chunk grid: ``impl/metadata.py``, ``impl/kernels/metadata.py`` and ``grid.py``.
 
 Imports the standard library only. Exercise it with ``pytest tests/fuzz/test_mutants.py``.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gdn_apc.fuzz.mutants.model import GRID, INDEX, LENGTH, NEUTRAL, plant
 
-METADATA, GRID_FILE = "metadata.py", "kernels/grid.py"
+METADATA, GRID_FILE, KERNEL = "metadata.py", "kernels/grid.py", "kernels/metadata.py"
 
 READ = "read = torch.where(has_state, (n - 1) // B, 0)"
 LAST = "last = torch.where(live, (end - 1) // B, 0)"
@@ -167,6 +167,39 @@ FAULTS = (
         "tl.rsqrt(tl.maximum(tl.sum(tile * tile, axis=1), 1e-6))",
         "kernel-numerics",
         "The epsilon is a lower limit, not a term of the sum: small keys come out longer.",
+    ),
+    plant(
+        "kernel_counts_one_chunk_less",
+        KERNEL,
+        "return tl.where(m > 0, ordinals + 1, 0)",
+        "return tl.where(m > 0, ordinals, 0)",
+        "metadata",
+        "The metadata kernel forgets each row's last chunk.",
+    ),
+    plant(
+        "kernel_reads_the_next_column",
+        KERNEL,
+        "read = tl.where(has_state, (n - 1) // B, 0)",
+        "read = tl.where(has_state, n // B, 0)",
+        "metadata",
+        "The metadata kernel's read column is one too far at every hit.",
+        kind=INDEX,
+    ),
+    plant(
+        "kernel_skips_a_row_of_chunks",
+        KERNEL,
+        "(ends[None, :] <= chunk[:, None])",
+        "(ends[None, :] < chunk[:, None])",
+        "kernel-indexing",
+        "The metadata kernel gives the first chunk of each row to the row before it.",
+    ),
+    plant(
+        "kernel_trusts_the_length_of_padding",
+        KERNEL,
+        "return tl.where(m > 0, end - m, 0), m",
+        "return end - m, m",
+        "cudagraph",
+        "In the metadata kernel a padding row keeps its stale length, and so has a state.",
     ),
     plant(
         "no_guard_for_empty_rows",

@@ -25,7 +25,7 @@ from gdn_apc.fuzz.runs import RunFolder
 CHEAPEST = ("metadata", "index_movement", "values", "write_set", "batch_invariance", "free_cuts")
 """Properties by their price and by what they find, the rest behind them in a campaign's order."""
 
-SEES = {"metadata": {"metadata.py"}, "machine_symbolic": {"metadata.py"}}
+SEES = {"metadata": {"metadata.py", "kernels/metadata.py"}, "machine_symbolic": {"metadata.py"}}
 """Properties that run these files of ``impl`` only."""
 
 KILLED, SURVIVED, BROKEN = "killed", "survived", "broken"

@@ -43,7 +43,10 @@ class NativeTarget(Target):
             return {"torch": torch.__version__}
 
     def metadata(self, batch: Batch) -> dict[str, torch.Tensor]:
-        meta = self._metadata(batch, int(batch.query_start_loc[-1]))
+        """By the path that a step takes on this device; off a GPU every eighth batch, always the same ones, by the
+        kernel through the interpreter, which takes several times as long."""
+        by_kernel = self.runs_triton and int(batch.seq_lens.sum() + batch.block_table.sum()) % 8 == 0
+        meta = self._metadata(batch, int(batch.query_start_loc[-1]), backend="triton" if by_kernel else None)
         return {f.name: getattr(meta, f.name) for f in dataclasses.fields(meta)}
 
     def conv(self, layer: Layer, x: torch.Tensor, conv_state: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -110,7 +113,7 @@ class NativeTarget(Target):
             backend=self.backend,
         )
 
-    def _metadata(self, batch: Batch, num_tokens: int) -> ours.BlockIndexMetadata:
+    def _metadata(self, batch: Batch, num_tokens: int, backend: str | None = None) -> ours.BlockIndexMetadata:
         return self.impl.build_metadata(
             batch.seq_lens,
             batch.query_start_loc,
@@ -119,6 +122,7 @@ class NativeTarget(Target):
             chunk_size=batch.chunk_size,
             max_query_len=batch.max_query_len,
             num_tokens=num_tokens,
+            backend=backend,
         )
 
 
