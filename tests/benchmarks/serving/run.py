@@ -7,7 +7,7 @@
 Engines are processes of their own, all alive at once, and measured one at a time, in turns, so that a comparison is made
 within seconds. Results go to ``DIR/results.jsonl`` as they come, so a run that is cut short loses nothing; ``summary.md``
 is made of them (``report.py``). ``--parts`` and ``--engines`` choose; ``--budget`` is in seconds, start included.
-Needs vLLM 0.31 and this package in one environment; imports neither. CONTRIBUTING.md says what is measured where.
+Needs vLLM 0.31 and this package in one environment; imports neither. ``plan.py`` lists what is measured.
 """
 
 from __future__ import annotations
