@@ -13,8 +13,8 @@ It takes an installed distribution, a checkout in the current directory, or a fo
     GDN_APC_VLLM=DIR gdn-apc fuzz --target vllm
 
 Releases 0.23 to 0.33 are tested; a newer one, or a checkout without a version, is tried. The only path that moved is
-the kernels' (:data:`FLA_HOMES`). ``python -m gdn_apc.fuzz.targets._vllm_loader FOLDER`` copies just the files that
-are executed (1 MB) to FOLDER, for a machine that cannot install packages. Imports the standard library; torch and
+the kernels' (:data:`FLA_HOMES`). ``python -m gdn_apc.fuzz.targets._vllm_loader [WHEEL] FOLDER`` copies just the files
+that are executed (1 MB), of a wheel or of the vLLM that is found, for a machine that cannot install packages. Imports the standard library; torch and
 triton when it loads. Exercise it with ``pytest tests/anchors``.
 """
 
@@ -30,6 +30,7 @@ import re
 import shutil
 import sys
 import types
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,18 @@ def slim(found: Found, folder: Path) -> None:
         shutil.copyfile(file, target)
 
 
+def unpack(wheel: Path, folder: Path) -> None:
+    """The same files from a wheel of vLLM, which need not fit this machine: a CUDA build's Python parts run anywhere."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        homes = [home for home in FLA_HOMES if f"{home.replace('.', '/')}/__init__.py" in names]
+        for name in names:
+            module = name.removesuffix(".py").replace("/", ".")
+            kept = module in REAL or module in ("vllm.__init__", "vllm._version")
+            if name.endswith(".py") and (kept or module.rpartition(".")[0] in homes):
+                archive.extract(name, folder)
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds every ``vllm.*`` module: a real file if it is real and there, else a stand-in."""
 
@@ -317,4 +330,7 @@ HELPERS: dict[str, Callable[[], dict]] = {
 
 
 if __name__ == "__main__":
-    slim(find(), Path(sys.argv[1]))
+    if len(sys.argv) == 3:
+        unpack(Path(sys.argv[1]), Path(sys.argv[2]))
+    else:
+        slim(find(), Path(sys.argv[1]))

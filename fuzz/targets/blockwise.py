@@ -86,8 +86,9 @@ class Blockwise(Target):
     def recurrent(
         self, layer: Layer, inputs: Sequence[torch.Tensor], l2norm: bool, states: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """One token a row from ``states``: outputs [N, HV, V], states after them."""
-        raise NotImplementedError
+        """One token a row from ``states``: outputs [N, HV, V], states after them. By default what ``chunk`` does."""
+        cu = torch.arange(len(states) + 1, dtype=torch.int32, device=states.device)
+        return self.chunk(layer, inputs, l2norm, states, cu)
 
     def is_decode(self, piece: Piece) -> bool:
         """Whether a piece takes the one-token path: it is a row of one token. ``fresh_recurrent`` takes new requests too."""

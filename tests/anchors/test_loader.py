@@ -40,12 +40,47 @@ def test_missing(tmp_path, monkeypatch):
 
 
 def test_unsupported_version(tmp_path, monkeypatch):
-    """A release whose paths nobody checked is refused by name."""
+    """A release that is too old is refused by name."""
     monkeypatch.setenv("GDN_APC_VLLM", str(fake(tmp_path, "0.7.3")))
     with pytest.raises(
-        loader.VllmUnsupported, match=r"vllm: version 0.7.3 at .* is not supported; expected one of 0.31.0"
+        loader.VllmUnsupported,
+        match=r"vllm: version 0.7.3 at .* is not supported; expected 0.23 to 0.33, or newer",
     ):
         loader.find()
+
+
+@pytest.mark.parametrize("version", ["0.23.0", "0.33.0", "0.34.0.dev7+g123", "1.0.0", ""])
+def test_supported_versions(tmp_path, monkeypatch, version):
+    """Every release from 0.23 on, and a checkout without a version, are tried."""
+    monkeypatch.setenv("GDN_APC_VLLM", str(fake(tmp_path, version)))
+    if not version:
+        (tmp_path / "vllm" / "_version.py").unlink()
+    assert loader.find().version == (version or "unknown")
+
+
+def test_where_the_kernels_are(tmp_path):
+    """In one of two places; a third is an error that says what to do."""
+    for home in loader.FLA_HOMES:
+        root = tmp_path / home / "vllm"
+        package = root.joinpath(*home.split(".")[1:])
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        assert loader.Found("0.31.0", root).fla == home
+    with pytest.raises(loader.VllmUnsupported, match=r"in none of .*; add the new place to FLA_HOMES"):
+        loader.Found("0.31.0", tmp_path).fla  # noqa: B018
+
+
+def test_modules_see_each_other_while_they_run(tmp_path, monkeypatch):
+    """A function that imports when it is called finds the same modules again, inside ``active()`` only."""
+    monkeypatch.setenv("GDN_APC_VLLM", str(fake(
+        tmp_path, "0.31.0", utils__math_utils="COUNT = []\n",
+        v1__attention__backend="def late():\n    from vllm.utils.math_utils import COUNT\n    return COUNT\n",
+    )))  # fmt: skip
+    loaded = loader.Loaded(loader.find())
+    maths, backend = loaded.load("vllm.utils.math_utils", "vllm.v1.attention.backend")
+    with loaded.active():
+        assert backend.late() is maths.COUNT
+    assert not [name for name in sys.modules if name.startswith("vllm.")]
 
 
 def test_only_what_is_asked_for_is_executed(tmp_path, monkeypatch):
@@ -113,11 +148,17 @@ def test_slim_copy(tmp_path, monkeypatch):
     """Only the files that are executed are copied, and the copy is found like the original."""
     source = tmp_path / "from"
     source.mkdir()
-    files = {name.removeprefix("vllm.").replace(".", "__"): "VALUE = 1\n" for name in loader.REAL}
+    kernels = [f"{loader.FLA_HOMES[0]}.{name}" for name in ("__init__", "chunk")]
+    files = {
+        name.removeprefix("vllm.").replace(".", "__"): "VALUE = 1\n"
+        for name in [*loader.REAL, *(k.replace(".__init__", ".init") for k in kernels)]
+    }
     monkeypatch.setenv("GDN_APC_VLLM", str(fake(source, "0.31.0", engine__llm="", **files)))
+    package = source / "vllm" / "third_party/flash_linear_attention/ops"
+    (package / "init.py").rename(package / "__init__.py")
     loader.slim(loader.find(), tmp_path / "to")
     monkeypatch.setenv("GDN_APC_VLLM", str(tmp_path / "to"))
     copied = sorted(p.relative_to(tmp_path / "to") for p in (tmp_path / "to").rglob("*.py"))
-    assert len(copied) == len(loader.REAL) + 2
+    assert len(copied) == len(loader.REAL) + 4
     [module] = loader.load(loader.find(), "vllm.utils.math_utils")
     assert module.VALUE == 1
