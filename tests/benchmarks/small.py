@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from gdn_apc.fuzz.bench.problems import IN_PLACE, SLOT_TO_SLOT, Problem
 
 CPU = torch.device("cpu")
+interpreted = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="small shapes through the interpreter: for a machine without a GPU"
+)
 SMALL = dict(K=16, V=16)
 PREFILLS = [Problem(op, 1, 2, (70, 5), block=32, **SMALL) for op in ("delta", "conv", "gates", "core")]
 LAST = Problem("delta", 1, 2, (70, 5), **SMALL)

@@ -8,7 +8,9 @@ import pytest
 from gdn_apc.fuzz.bench import ahead, peers
 from gdn_apc.fuzz.bench.peers.native import NativeTorch
 from gdn_apc.fuzz.bench.problems import Problem, problems
-from tests.benchmarks.small import CPU, DECODES, LAST, PREFILLS
+from tests.benchmarks.small import CPU, DECODES, LAST, PREFILLS, interpreted
+
+pytestmark = interpreted
 
 
 def test_short_rows_keep_what_kernels_specialise_on():

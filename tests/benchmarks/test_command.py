@@ -8,7 +8,9 @@ import pytest
 
 from gdn_apc.fuzz import cli
 from gdn_apc.fuzz.bench.command import Results
-from tests.benchmarks.small import row
+from tests.benchmarks.small import interpreted, row
+
+pytestmark = interpreted
 
 CORE = ["prefill", "--only", "core/2x4/1x512", "--quick"]
 

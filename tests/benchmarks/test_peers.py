@@ -4,7 +4,9 @@ import pytest
 
 from gdn_apc.fuzz.bench import peers, run
 from gdn_apc.fuzz.bench.problems import Problem
-from tests.benchmarks.small import CPU, DECODES, LAST, METADATA, PREFILLS
+from tests.benchmarks.small import CPU, DECODES, LAST, METADATA, PREFILLS, interpreted
+
+pytestmark = interpreted
 
 
 def test_unknown_and_absent_peers(monkeypatch):

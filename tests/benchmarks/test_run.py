@@ -15,7 +15,9 @@ from gdn_apc.fuzz.bench.peers.base import Peer, Run
 from gdn_apc.fuzz.bench.peers.native import Native, NativeTorch
 from gdn_apc.fuzz.bench.problems import Problem
 from gdn_apc.fuzz.bench.timing import Timing, measure
-from tests.benchmarks.small import CPU, DECODES, LAST, METADATA, PREFILLS
+from tests.benchmarks.small import CPU, DECODES, LAST, METADATA, PREFILLS, interpreted
+
+pytestmark = interpreted
 
 EVERY = [*PREFILLS, LAST, *DECODES, METADATA]
 

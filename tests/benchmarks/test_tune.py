@@ -7,7 +7,9 @@ from gdn_apc.fuzz.bench import tune
 from gdn_apc.fuzz.bench.peers import native
 from gdn_apc.fuzz.bench.problems import Problem
 from gdn_apc.impl.configs import Launch, config
-from tests.benchmarks.small import CPU
+from tests.benchmarks.small import CPU, interpreted
+
+pytestmark = interpreted
 
 SMALL = Problem("delta", 1, 2, (70,), block=32, K=16, V=32)
 BASE = config(32, torch.bfloat16, "interpreter").scan
