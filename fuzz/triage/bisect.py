@@ -112,11 +112,16 @@ def search(
         say(f"  {name}: {_word(verdict)} ({verdict.seconds:g} s)")
         return verdict
 
+    if every:
+        for i in range(len(versions)):
+            result(i)
+        spans = ranges(versions, record.results)
+        for span in spans:
+            say(f"  {span}")
+        if len(spans) == 1:
+            raise NoBisection(f"no change between {versions[0]} and {versions[-1]}: {spans[0]}")
     low, high = _ends(versions, result, expected)
     old = record.results[versions[low]].word
-    if every:
-        for i in range(low + 1, high):
-            result(i)
     while True:
         inside = [i for i in range(low + 1, high) if _word_of(record, versions[i]) != UNTESTABLE]
         if not inside:
@@ -130,6 +135,21 @@ def search(
     between = list(versions[low + 1 : high])
     tried = {v: record.results[v] for v in versions if v in record.results}
     return Found(versions[high], versions[low], old == BAD, len(tried), len(versions), between, tried)
+
+
+def ranges(versions: Sequence[str], results: dict[str, Verdict]) -> list[str]:
+    """What a complete list of results says, untestable ones left out: ``bad from 0.23.0 to 0.28.0``, and so on."""
+    known = [(v, results[v].word) for v in versions if results[v].word != UNTESTABLE]
+    spans: list[list[str]] = []
+    for version, word in known:
+        if spans and spans[-1][0] == word:
+            spans[-1][2] = version
+        else:
+            spans.append([word, version, version])
+    return [
+        f"{word} from {first} to {last}" if first != last else f"{word} in {first}"
+        for word, first, last in spans
+    ]
 
 
 def _word_of(record: Record, name: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from test_triage import case_of
 
 from gdn_apc.fuzz import cli
-from gdn_apc.fuzz.triage import releases, revisions
+from gdn_apc.fuzz.triage import bisect, releases, revisions
 from gdn_apc.fuzz.triage.bisect import NoBisection, Record, search
 from gdn_apc.fuzz.triage.releases import NoRelease, Releases
 from gdn_apc.fuzz.triage.trial import BAD, GOOD, UNTESTABLE, Verdict, attempt, judge
@@ -85,9 +85,15 @@ def test_ends_are_proven_first(words, expected, message, tmp_path):
 
 
 def test_every_version_can_be_tried(tmp_path):
-    found, tried = hunt("ggbbb", tmp_path, every=True)
+    """Then the ranges are named; also one that began and ended in between, or that never ends."""
+    found, tried = hunt("ggubbb", tmp_path, every=True)
 
-    assert sorted(tried) == list("01234") and found.first == "2"
+    assert sorted(tried) == list("012345") and (found.first, found.between) == ("3", ["2"])
+    words = {"g": GOOD, "b": BAD, "u": UNTESTABLE}
+    results = {str(i): Verdict(words[w], "") for i, w in enumerate("gubbgg")}
+    assert bisect.ranges(list("012345"), results) == ["good in 0", "bad from 2 to 3", "good from 4 to 5"]
+    with pytest.raises(NoBisection, match="no change between 0 and 2: bad from 0 to 2"):
+        hunt("bbb", tmp_path / "all", every=True)
 
 
 def test_an_interrupted_search_goes_on_where_it_was(tmp_path):
