@@ -297,6 +297,8 @@ class Drive:
         if self.target is not None and not problems(case):
             self.failure.until = now  # editing it is faster, see `_edit`
         self.run_folder.append("found", **self._where(), message=str(error), case=path.name)
+        self.outcome.finding = str(error).splitlines()[0]
+        self.on_round(self.outcome)  # shrinking takes a while: say so now
 
     def _count(self, case: Case, checked: Checked, seconds: float) -> None:
         """A passed example. The ledger's *discovered* tier hears of it in the random phase only."""

@@ -114,6 +114,7 @@ class Outcome:
     seconds: float = 0.0
     message: str = ""
     case: str = ""
+    finding: str = ""  # the first line of what failed, from then on
     ledger: Counter[str] = field(default_factory=Counter)
 
     def units(self, prop: Property) -> int:

@@ -23,6 +23,7 @@ class Progress:
         self.items, self.done, self.briefly = items, 0, 0
         self.last = time.monotonic()
         self.started: float | None = None
+        self.findings: set[str] = set()  # properties that have failed
         self.quiet = self.reporter is None or config.option.verbose < 0
         if not self.quiet and not config.option.verbose:
             self.reporter.showfspath = False  # our lines name the item; the file's name before each is noise
@@ -49,13 +50,24 @@ class Progress:
         elif time.monotonic() - self.last > PLAIN_EVERY:
             self._line(f"  {text}, about {self._left(part, seconds_left)} left")
 
-    def item(self, line: str, brief: bool = False) -> None:
-        """An item ended. ``brief`` ones (witnesses that passed, a second each) are only counted, and told together."""
+    def found(self, name: str, message: str) -> None:
+        """A property failed; making the case small takes a while."""
+        if name not in self.findings and not self.quiet:
+            self._tell_brief()
+            self._line(f"  FOUND   {name}: {message[:120]} (making it small …)")
+        self.findings.add(name)
+
+    def item(self, line: str, brief: bool = False, counted: bool = False) -> None:
+        """An item ended. ``brief`` ones (witnesses that passed, a second each) are only counted, and told together.
+
+        ``counted``: say how many there are, where workers end them in no order.
+        """
         self.briefly += brief
         if brief or self.quiet:
             return
         self._tell_brief()
-        self._line(line)
+        count = f"  [{min(self.done + 1, self.items)} of {self.items}]" if counted else ""
+        self._line(line + count)
 
     def _tell_brief(self) -> None:
         if self.briefly:

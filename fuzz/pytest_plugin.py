@@ -198,7 +198,9 @@ class Campaign(Start, End):
             return
 
         def on_round(outcome: Outcome) -> None:
-            if self.progress:
+            if self.progress and outcome.finding:
+                self.progress.found(prop.name, outcome.finding)
+            elif self.progress:
                 left = session.deadline - time.monotonic()
                 self.progress.round(prop.name, outcome.units(prop), session.plan.goal(prop), left)
 
@@ -264,7 +266,10 @@ class Campaign(Start, End):
         if self.progress:
             witness = report.nodeid.startswith(f"{self.nodeid}::test_reached")
             if not (witness and report.skipped):
-                self.progress.item(_line(report), brief=witness and report.passed)
+                many = self.config.getoption("numprocesses", None)
+                self.progress.item(
+                    _line(report), brief=witness and report.passed, counted=bool(many) and not witness
+                )
             if report.nodeid.startswith(f"{self.nodeid}::test_property"):
                 self.progress.property_ended()
 

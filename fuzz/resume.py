@@ -20,6 +20,9 @@ from gdn_apc.fuzz.runs import RunFolder
 FIXED = {"gdn_target": "target", "gdn_seed": "seed", "gdn_profile": "profile"}
 """Options that a campaign keeps for its life → where its start recorded them."""
 
+KNOWN = ("expect", "baseline")
+"""Options with files of known failures."""
+
 SAME = ("target", "versions", "device", "code")
 """What must be now as it was then, in the order in which differences are named."""
 
@@ -46,6 +49,13 @@ def options_of(start: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     Raises :class:`Mismatch` if ``given`` (options by dest) names another target, seed or profile.
     """
     options = dict(given)
+    for name in KNOWN:  # what is a failure must not change on the way either
+        if given.get(f"gdn_{name}") and given[f"gdn_{name}"] != start.get(name):
+            raise Mismatch(
+                f"{name}: {given[f'gdn_{name}']} cannot go on with a campaign that began with {start.get(name)}"
+            )
+        if start.get(name):
+            options[f"gdn_{name}"] = start[name]
     for option, key in FIXED.items():
         if given.get(option) not in (None, start[key]):
             name = option.removeprefix("gdn_")

@@ -197,6 +197,7 @@ class Session:
             "smoke": self.plan.smoke,
             "shards": self.shards,
             "workers": self.workers,
+            **{name: self.options.get(f"gdn_{name}") for name in resume.KNOWN},
             "worker": self.worker,
             "database": kept.masked(self.plan.database) if self.plan.database else None,
             "command": [_without_secrets(word) for word in sys.argv],

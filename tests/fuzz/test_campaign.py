@@ -189,7 +189,7 @@ def test_an_edit_that_breaks_does_not_cost_the_failure(drive, monkeypatch):
     monkeypatch.setattr(campaign, "minimise", minimise)
     driven = drive(gdn_toys.toy("fails"))
 
-    assert driven.outcome.status == "failed" and driven.failure.answer()[0].num_tokens == 7
+    assert driven.outcome.status == "failed" and driven.failure.answer()[0].num_tokens >= 7
     assert driven.failure.shrunk == "editing the case broke: IndexError: no such row"
 
 
