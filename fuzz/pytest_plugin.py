@@ -240,7 +240,10 @@ class Campaign(Start, End):
         reason = session.needs_of(event)
         if reason:
             pytest.skip(f"the target cannot reach it: {reason}")
-        if event in session.reached:  # in an earlier leg of the campaign
+        if event in session.witnessed:  # in an earlier leg of the campaign
+            failure = session.witnessed[event]
+            if failure:
+                self._fail(session, f"Witness of {event}.", failure["message"], Path(failure["case"]))
             return
         if time.monotonic() > session.deadline:
             pytest.skip("no time was left")

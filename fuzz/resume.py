@@ -112,9 +112,15 @@ def pasts(events: Iterable[dict[str, Any]]) -> dict[tuple[str, int], Past]:
     return found
 
 
-def reached(events: Iterable[dict[str, Any]]) -> set[str]:
-    """Must-happen events whose witness has run and holds."""
-    return {e["name"] for e in events if e["event"] == "witness" and e["reached"]}
+def witnessed(events: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any] | None]:
+    """Must-happen events whose witness has run: how it failed, or None if it holds and reached the event."""
+    found = {}
+    for e in events:
+        if e["event"] == "witness" and e["reached"]:
+            found[e["name"]] = None
+        elif e["event"] == "failure" and e.get("witness"):
+            found[e["witness"]] = e
+    return found
 
 
 def set_aside(run: RunFolder) -> list[Path]:

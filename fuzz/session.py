@@ -96,7 +96,7 @@ class Session:
         self.done, self.items = 0, 1
         self.deadline = math.inf
         self.pasts: dict[tuple[str, int], Past] = {}
-        self.reached: set[str] = set()
+        self.witnessed: dict[str, dict[str, Any] | None] = {}
         self.resumed = bool(options.get("gdn_resume"))
         self.known = expectations.Expectations()
 
@@ -136,7 +136,7 @@ class Session:
             return 0.0
         events = self.run.events()
         resume.same(resume.start_of(self.run), {**self.provenance, **self._code()})
-        self.pasts, self.reached = resume.pasts(events), resume.reached(events)
+        self.pasts, self.witnessed = resume.pasts(events), resume.witnessed(events)
         return Totals.of(events).earlier
 
     def _set_deadline(self, earlier: float) -> None:

@@ -134,7 +134,9 @@ def test_a_witness_that_failed_is_no_end_of_its_property():
     failed = {"event": "failure", "property": "a", "shard": 0, "witness": "hit"}
 
     assert resume.pasts([failed]) == {}
-    assert resume.reached([{"event": "witness", "name": "hit", "reached": True}]) == {"hit"}
+    held = {"event": "witness", "name": "hit", "reached": True}
+    assert resume.witnessed([held]) == {"hit": None} and resume.witnessed([failed]) == {"hit": failed}
+    assert resume.witnessed([{**held, "reached": False}]) == {}
 
 
 # ---- the folder -----------------------------------------------------------------------------------------------------
