@@ -71,6 +71,8 @@ def _life(engine: Any, B: int) -> Iterator[tuple[str, int, int]]:
     burst = [prompt[: B + 8], *[text(256, 50 + i, n) for i, n in enumerate((1, 2, B // 2, 1))]]
     for i, one in enumerate(engine.generate(*burst, generate=8)):
         yield f"burst {i}", one.hit, B if i == 0 else 0
+    for one in engine.generate([7], [9], [11], generate=3):  # fresh rows in a graph of decodes
+        yield "a prompt of one token", one.hit, 0
 
 
 def warm_equals_cold(engine: Any, left: Callable[[], float]) -> dict:
