@@ -81,7 +81,8 @@ class Totals:
                 add = getattr(totals, f"_add_{event['event']}")
             except AttributeError:
                 raise ValueError(f"event: unknown kind {event['event']!r} in events.jsonl") from None
-            totals.now = max(totals.now, event.get("at", 0.0))
+            if event["event"] != "resumed":  # whose clock has started anew
+                totals.now = max(totals.now, event.get("at", 0.0))
             add(event)
         return totals
 
@@ -92,8 +93,7 @@ class Totals:
     def _add_resumed(self, e: dict[str, Any]) -> None:
         """The campaign goes on: what ended, hindered or broke the earlier leg is over."""
         self.legs += 1
-        self.earlier += max(0.0, self.now - e.get("at", 0.0))
-        self.now = e.get("at", 0.0)
+        self.earlier, self.now = self.earlier + self.now, e.get("at", 0.0)
         self.before, self.refused = (self.end, self.usage, self.broken, self.canary), ""
         self.end, self.usage, self.broken, self.canary = {}, "", [], None
 
