@@ -89,6 +89,8 @@ def triage_file(
         print(f"BROKEN, our own code and not the target's: {e}", file=errors)
         return BROKEN
     found.target = name
+    if shrink:
+        path.write_text(case.to_json(**{**provenance, "target": name, "digest": found.runs[0].digest}))
     written = report.write(found, path)
     say("\n".join(found.text()))
     say(f"\nwritten: {written}")
