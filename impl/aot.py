@@ -45,11 +45,16 @@ def variants(
 
     C, torch_dtype = 64, DTYPES[dtype]
     launches = config(V, torch_dtype, arch)
-    scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[triton_path.OPERANDS[torch_dtype][1]]
+    _, products, of_scan, of_prepare = triton_path.OPERANDS[torch_dtype]
+    scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[products]
     inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b"), dtype)
-    pointers = inputs | {"state": state, "conv_state": dtype, "w": scratch, "u": scratch}
+    pointers = inputs | {
+        "state": state,
+        "conv_state": dtype,
+        **dict.fromkeys(("queries", "keys", "T", "P"), scratch),
+    }
 
-    chunk = triton_path.chunk_constants(K, V, C, torch_dtype, True)
+    chunk = triton_path.chunk_constants(K, C, C, torch_dtype)
     token = triton_path.recurrent_constants(K, V, True)
     convolution = [
         triton_path.conv_constants(launches.conv.tile, W, C, one_token, False, True)
@@ -58,8 +63,18 @@ def variants(
     for name, kernel, launch, constants in (
         ("conv", conv.causal_conv1d_kernel, launches.conv, convolution[0]),
         ("conv, one token", conv.causal_conv1d_kernel, launches.conv, convolution[1]),
-        ("prepare", chunked.prepare_kernel, launches.prepare, dict(BV=launches.prepare.tile, **chunk)),
-        ("scan", chunked.scan_kernel, launches.scan, dict(BV=launches.scan.tile, **chunk)),
+        (
+            "prepare",
+            chunked.prepare_kernel,
+            launches.prepare,
+            dict(L2NORM=True, PRECISION=of_prepare, **chunk),
+        ),
+        (
+            "scan",
+            chunked.scan_kernel,
+            launches.scan,
+            dict(V=V, BV=launches.scan.tile, PRECISION=of_scan, STAGES=launches.scan.num_stages, **chunk),
+        ),
         (
             "recurrent",
             recurrent.recurrent_kernel,
@@ -83,7 +98,7 @@ def metadata_variants() -> Iterator[Variant]:
     yield Variant("slots", metadata.slots_kernel, pointers, dict(BR=metadata_launch.ROWS), launch)
 
 
-FP32_POINTERS = ("g", "beta", "A_log", "dt_bias")
+FP32_POINTERS = ("g", "beta", "A_log", "dt_bias", "factors")
 INT32_POINTERS = (
     "query_start_loc", "num_computed_tokens", "read_slots", "write_slots", "block_table", "chunk_offsets", "chunk_row",
 )  # fmt: skip

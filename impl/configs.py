@@ -104,11 +104,9 @@ def config(V: int, dtype: torch.dtype, arch: str) -> Config:
         return Config(conv=Launch(1 << 16, 4, 1), prepare=whole, scan=whole, recurrent=whole, gates=GATES)
     wide = dtype != torch.bfloat16
     return Config(
-        conv=Launch(128, 8, 1),
-        # Triton 3.6 miscompiles this kernel for sm_90 with bf16 operands, 4 warps and a tile of V below 64: the
-        # product T·v reads shared memory out of bounds and is silently wrong. 64 columns and up are right.
+        conv=Launch(32, 4, 1),
         prepare=Launch(64, 8 if wide else 4, 1),
-        scan=Launch(min(BV, 16 if wide else 32), 4, 1 if wide else 2),
+        scan=Launch(min(BV, 16 if wide else 32), 4, 1 if wide else 3),
         recurrent=Launch(min(BV, 8 if wide else 16), 1, 1),
         gates=GATES,
     )

@@ -20,12 +20,13 @@ from gdn_apc.impl.kernels.gates import gates_kernel
 from gdn_apc.impl.kernels.recurrent import recurrent_kernel
 from gdn_apc.impl.metadata import BlockIndexMetadata
 
-# Operands of products by input dtype: in Triton, in the scratch between the chunk kernels, and the precision of
-# fp32 products. fp16 goes through tf32: it has fp16's mantissa, and cannot overflow where a state exceeds 65,504.
+# By input dtype: operands of products in Triton, in the scratch between the chunk kernels, and the precision of fp32
+# products in ``scan`` and in ``prepare``. fp16 goes through tf32: it has fp16's mantissa, and cannot overflow where a state
+# exceeds 65,504. Plain fp32 products of ``prepare``'s many small blocks would need 20 KB of stack a thread.
 OPERANDS = {
-    torch.bfloat16: (tl.bfloat16, torch.bfloat16, "ieee"),
-    torch.float16: (tl.float32, torch.float32, "tf32"),
-    torch.float32: (tl.float32, torch.float32, "ieee"),
+    torch.bfloat16: (tl.bfloat16, torch.bfloat16, "ieee", "ieee"),
+    torch.float16: (tl.float32, torch.float32, "tf32", "tf32"),
+    torch.float32: (tl.float32, torch.float32, "ieee", "tf32x3"),
 }
 
 MAX_K = 128
@@ -50,17 +51,14 @@ def recurrent_constants(K: int, V: int, l2norm: bool) -> dict[str, Any]:
     return dict(K=K, V=V, BK=next_power_of_two(K), L2NORM=l2norm)
 
 
-def chunk_constants(K: int, V: int, C: int, dtype: torch.dtype, l2norm: bool) -> dict[str, Any]:
-    """Compile-time arguments that both chunk kernels take, but for their tiles."""
-    operand, _, precision = OPERANDS[dtype]
+def chunk_constants(K: int, B: int, C: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Compile-time arguments that both chunk kernels take."""
+    operand, *_ = OPERANDS[dtype]
     return dict(
         K=K,
-        V=V,
         BK=next_power_of_two(max(K, 16)),
-        BT=next_power_of_two(max(C, 16)),
+        BT=next_power_of_two(max(min(B, C), 16)),
         OPERAND=operand,
-        PRECISION=precision,
-        L2NORM=l2norm,
     )
 
 
@@ -182,24 +180,26 @@ def _recurrent(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launc
 def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches: Config) -> None:
     """Every row of two or more tokens: all chunks at once, then each row's chunks in order."""
     H, K = q.shape[1:]
-    T, HV, V = v.shape
-    scratch = OPERANDS[q.dtype][1]
-    w = torch.empty(T, HV, K, dtype=scratch, device=q.device)
-    u = torch.empty(T, HV, V, dtype=scratch, device=q.device)
-    shape = chunk_constants(K, V, meta.chunk_size, q.dtype, use_qk_l2norm)
-    launch = launches.prepare
-    prepare_kernel[(meta.chunk_row.shape[0], HV)](
-        k, v, g, beta, w, u,
+    HV, V = v.shape[1:]
+    shape = chunk_constants(K, meta.block_size, meta.chunk_size, q.dtype)
+    chunks, BT, BK = meta.chunk_row.shape[0], shape["BT"], shape["BK"]
+    _, dtype, of_scan, of_prepare = OPERANDS[q.dtype]
+    products = dict(dtype=dtype, device=q.device)
+    queries, keys = torch.empty(2, chunks, H, BT, BK, **products)
+    inverses, scores = torch.empty(2, chunks, HV, BT, BT, **products)
+    factors = torch.empty(chunks, HV, 4, BT, dtype=torch.float32, device=q.device)
+    prepare_kernel[(chunks, HV)](
+        q, k, g, beta, queries, keys, inverses, scores, factors,
         meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
-        meta.block_size, meta.chunk_size,
-        k.stride(0), v.stride(0), H, HV,
-        BV=launch.tile, **shape, **launch.options,
+        scale, meta.block_size, meta.chunk_size,
+        q.stride(0), k.stride(0), H, HV,
+        L2NORM=use_qk_l2norm, PRECISION=of_prepare, **shape, **launches.prepare.options,
     )  # fmt: skip
     launch = launches.scan
     scan_kernel[(triton.cdiv(V, launch.tile), HV, meta.num_rows)](
-        q, k, g, w, u, ssm_state, o,
-        meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.block_table,
-        scale, meta.block_table.shape[1], meta.block_size, meta.chunk_size,
-        q.stride(0), k.stride(0), o.stride(0), *ssm_state.stride()[:3], meta.block_table.stride(0), H, HV,
-        BV=launch.tile, **shape, **launch.options,
+        queries, keys, v, inverses, scores, factors, ssm_state, o,
+        meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.read_slot, meta.block_table,
+        meta.block_table.shape[1], meta.block_size, meta.chunk_size,
+        v.stride(0), o.stride(0), *ssm_state.stride()[:3], meta.block_table.stride(0), H, HV,
+        V=V, BV=launch.tile, PRECISION=of_scan, STAGES=launch.num_stages, **shape, **launch.options,
     )  # fmt: skip

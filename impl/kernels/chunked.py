@@ -2,21 +2,24 @@
 
 Maths (``oracle/wy.py`` derives it), for one chunk with keys k_i, values v_i, G_i = g_1 + … + g_i, incoming state S::
 
-    A_ij = beta_i exp(G_i - G_j) k_i·k_j  for i > j,    T = (I + A)⁻¹
-    u = T diag(beta) v        w = T diag(beta exp(G)) k
-    v' = u - w Sᵀ                                              what the chunk really writes
-    o_i = scale · (exp(G_i) S q_i + sum over j ≤ i of exp(G_i - G_j) (q_i·k_j) v'_j)
+    A_ij = beta_i exp(G_i - G_j) k_i·k_j  for i > j,    T = (I + A)⁻¹ diag(beta)
+    P_ij = exp(G_i - G_j) q_i·k_j  for i ≥ j
+    x_i  = v_i - exp(G_i) S k_i                                what the state does not answer yet
+    v'   = T x                                                 what the chunk really writes
+    o_i  = scale · (exp(G_i) S q_i + sum over j of P_ij v'_j)
     S ← exp(G_C) S + sum over j of exp(G_C - G_j) v'_j k_jᵀ
 
 Picture: chunks of the absolute grid (edges at boundaries, and every C tokens from the last one), clipped to the
-step; ``prepare`` runs all of them at once, ``scan`` walks a row's chunks with S in registers::
+step; ``prepare`` makes T and P of all of them at once, ``scan`` walks a row's chunks with S in registers::
 
     block  |---- j ----|---- j+1 ----|        B = 6, C = 4, n = 1, m = 9
     chunk     |2 |  |4   |  |2 |              ] edges 1 4 6 10: state(6) → slot j, state(10) → slot j+1
     S      read      ↓ state(6) stored, and continued from as stored (rounded to the cache's dtype)
 
 Only differences G_i - G_j ≤ 0 are exponentiated, so nothing overflows at any gate. T comes from block inversion,
-doubling the block size, never from powers of A, which overflow for repeated keys.
+doubling the block size, never from powers of A, which overflow for repeated keys. L2 norms are factors of a token, so they
+multiply sums of products, not the operands: k_i·k_j and S k_i are of the keys as given. In ``scan`` tokens are columns: S, x and
+v' are left operands, which tensor cores take from registers.
 
 Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 """
@@ -24,31 +27,34 @@ Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 import triton
 import triton.language as tl
 
-from gdn_apc.impl.kernels.grid import chunk_bounds, chunk_of_row, l2_normalise, num_chunks
+from gdn_apc.impl.kernels.grid import chunk_of_row, clipped_chunk, num_chunks
 
 
 @triton.jit
-def _load_heads(
-    ptr,
-    rows,
-    used,
-    stride,
-    h,
-    width: tl.constexpr,
-    BW: tl.constexpr,
-    OPERAND: tl.constexpr,
-    L2NORM: tl.constexpr,
-):
-    """A tile [rows, width] of head h in the operand dtype, normalised in fp32 first if asked."""
+def _inverse_norm(tile):
+    """1 / √(Σx² + 1e-6) of each row, in fp32, as vLLM's l2norm."""
+    wide = tile.to(tl.float32)
+    return tl.rsqrt(tl.sum(wide * wide, axis=1) + 1e-6)
+
+
+@triton.jit
+def _tokens(ptr, t, count, stride, width: tl.constexpr, BW: tl.constexpr):
+    """Rows t of a chunk's tile, zero beyond its ``count`` tokens: [len(t), BW]."""
     c = tl.arange(0, BW)
-    tile = tl.load(
-        ptr + rows[:, None] * stride + h * width + c[None, :],
-        mask=used[:, None] & (c < width)[None, :],
-        other=0.0,
-    )
-    if L2NORM:
-        tile = l2_normalise(tile.to(tl.float32))
-    return tile.to(OPERAND)
+    inside = (t < count)[:, None] & (c < width)[None, :]
+    return tl.load(ptr + (t[:, None] * stride + c[None, :]), mask=inside, other=0.0)
+
+
+@triton.jit
+def _of_tokens(ptr, t, count, HV):
+    """A number of each token: [len(t)]."""
+    return tl.load(ptr + t * HV, mask=t < count, other=0.0)
+
+
+@triton.jit
+def _times(X, Y):
+    """Products of fp32 blocks: [N, 16, 16] @ [N, 16, 16]."""
+    return tl.dot(X, Y, input_precision="tf32x3")
 
 
 @triton.jit
@@ -56,85 +62,158 @@ def _join(X, A, i, j, SIZE: tl.constexpr):
     """From the inverses of diagonal blocks of size SIZE to those of size 2·SIZE: X - X M X, M joining each pair."""
     lower = (i % (2 * SIZE) >= SIZE) & (j % (2 * SIZE) < SIZE)
     M = tl.where((i // (2 * SIZE) == j // (2 * SIZE)) & lower, A, 0.0)
-    return X - tl.dot(tl.dot(X, M, input_precision="tf32x3"), X, input_precision="tf32x3")
+    return X - _times(_times(X, M), X)
 
 
 @triton.jit
-def _unit_lower_inverse(A, BT: tl.constexpr):
-    """(I + A)⁻¹ for a strictly lower A: [BT, BT] fp32, BT 16, 32 or 64.
+def _inverse(A):
+    """(I + A)⁻¹ for strictly lower A: [N, 16, 16] fp32.
 
     Each step multiplies true inverses, so it is as stable as forward substitution.
     """
-    i = tl.arange(0, BT)[:, None]
-    j = tl.arange(0, BT)[None, :]
-    X = tl.where(i == j, 1.0, 0.0) - tl.where((i // 2 == j // 2) & (i > j), A, 0.0)
+    r = tl.arange(0, 16)
+    i, j = r[None, :, None], r[None, None, :]
+    A = tl.where(i > j, A, 0.0)
+    X = tl.where(i == j, 1.0, 0.0) - tl.where(i // 2 == j // 2, A, 0.0)
     X = _join(X, A, i, j, 2)
     X = _join(X, A, i, j, 4)
-    X = _join(X, A, i, j, 8)
-    if BT > 16:
-        X = _join(X, A, i, j, 16)
-    if BT > 32:
-        X = _join(X, A, i, j, 32)
-    return X
+    return _join(X, A, i, j, 8)
+
+
+@triton.jit
+def _small_blocks(
+    left, right, G_left, G_right, of_left, of_right,
+    N: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """N blocks [16, 16] of A, from 16·N rows each: exp(G_i - G_j) k_i·k_j times the rows' factors."""
+    left, right = tl.reshape(left, [N, 16, BK]), tl.reshape(right, [N, 16, BK])
+    G_left, G_right = tl.reshape(G_left, [N, 16, 1]), tl.reshape(G_right, [N, 1, 16])
+    of_left, of_right = tl.reshape(of_left, [N, 16, 1]), tl.reshape(of_right, [N, 1, 16])
+    products = tl.dot(left, tl.permute(right, [0, 2, 1]), input_precision=PRECISION)
+    return products * tl.exp(tl.minimum(G_left - G_right, 0.0)) * of_left * of_right
+
+
+@triton.jit
+def _half(x, NUMBER: tl.constexpr):
+    """One of the two leading halves of x: [2, …]."""
+    if len(x.shape) == 3:
+        mine = (tl.arange(0, 2) == NUMBER)[:, None, None]
+    else:
+        mine = (tl.arange(0, 2) == NUMBER)[:, None]
+    return tl.sum(tl.where(mine, x, 0.0), axis=0)
 
 
 @triton.jit(do_not_specialize=["B", "C", "H", "HV"])
 def prepare_kernel(
-    k, v, g, beta, w, u,
+    q, k, g, beta, queries, keys, T, P, factors,
     query_start_loc, num_computed_tokens, chunk_offsets, chunk_row,
-    B, C,
-    stride_k, stride_v, H, HV,
-    K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    BT: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, L2NORM: tl.constexpr,
+    scale, B, C,
+    stride_q, stride_k, H, HV,
+    K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr,
+    OPERAND: tl.constexpr, PRECISION: tl.constexpr, L2NORM: tl.constexpr,
 ):  # fmt: skip
-    """w: [T, HV, K] and u: [T, HV, V] of every chunk, in the operand dtype. Grid (chunks, HV)."""
+    """All that the scan needs of q, k, g and beta, chunk by chunk, without gaps and without tails. Grid (chunks, HV).
+
+    In the operand dtype: queries, keys: [chunks, H, BT, BK] as given, zero beyond the chunk; T and scale · P: [chunks,
+    HV, BT, BT]. In fp32, factors: [chunks, HV, 4, BT], by which the scan multiplies columns of products:
+    scale · exp(G) / ‖q‖, exp(G) / ‖k‖, exp(G_C - G) / ‖k‖, and exp(G) itself.
+    """
+    chunk = tl.program_id(0)
     _row, _i, q0, n, m, start, end = chunk_of_row(
-        tl.program_id(0), query_start_loc, num_computed_tokens, chunk_offsets, chunk_row, B, C, False
+        chunk, query_start_loc, num_computed_tokens, chunk_offsets, chunk_row, B, C, False
     )
     if m <= 1:
         return
     hv = tl.program_id(1)
-    h = hv // (HV // H)
+    group = HV // H
+    h = hv // group
+    first = tl.cast(q0 + start - n, tl.int64)
+    count = end - start
+    chunk = tl.cast(chunk, tl.int64)
+    q += first * stride_q + h * K
+    k += first * stride_k + h * K
+    g += first * HV + hv
+    beta += first * HV + hv
+    T += (chunk * HV + hv) * (BT * BT)
+    P += (chunk * HV + hv) * (BT * BT)
+
     t = tl.arange(0, BT)
-    used = t < end - start
-    rows = (q0 + start - n + t).to(tl.int64)
+    query, key = _tokens(q, t, count, stride_q, K, BK), _tokens(k, t, count, stride_k, K, BK)
+    of_q, of_k = tl.full([BT], 1.0, tl.float32), tl.full([BT], 1.0, tl.float32)
+    if L2NORM:
+        of_q, of_k = _inverse_norm(query), _inverse_norm(key)
+    of_q *= scale
+    G = tl.cumsum(_of_tokens(g, t, count, HV), axis=0)
+    G_end = tl.sum(tl.where(t == BT - 1, G, 0.0), axis=0)  # the last prefix sum, bit for bit
+    at = factors + (chunk * HV + hv) * (4 * BT) + t
+    tl.store(at, tl.exp(G) * of_q)
+    tl.store(at + BT, tl.exp(G) * of_k)
+    tl.store(at + 2 * BT, tl.exp(G_end - G) * of_k)
+    tl.store(at + 3 * BT, tl.exp(G))
 
-    key = _load_heads(k, rows, used, stride_k, h, K, BK, OPERAND, L2NORM)
-    G = tl.cumsum(tl.load(g + rows * HV + hv, mask=used, other=0.0), axis=0)
-    strength = tl.load(beta + rows * HV + hv, mask=used, other=0.0)
-    below = t[:, None] > t[None, :]
-    decay = tl.exp(tl.where(below, G[:, None] - G[None, :], 0.0))
-    A = tl.where(
-        below, tl.dot(key, tl.trans(key), input_precision=PRECISION) * decay * strength[:, None], 0.0
-    )
-    T = _unit_lower_inverse(A, BT) * strength[None, :]
+    query, key = query.to(OPERAND), key.to(OPERAND)
+    if hv % group == 0:
+        packed = (chunk * H + h) * (BT * BK) + (t[:, None] * BK + tl.arange(0, BK)[None, :])
+        tl.store(queries + packed, query)
+        tl.store(keys + packed, key)
+    pair = t[:, None] * BT + t[None, :]
+    causal = t[:, None] >= t[None, :]
+    decay = tl.where(causal, tl.exp(tl.minimum(G[:, None] - G[None, :], 0.0)) * of_k[None, :], 0.0)
+    scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * decay * of_q[:, None]
+    tl.store(P + pair, scores.to(OPERAND))
 
-    for first in tl.static_range(0, V, BV):
-        vv = first + tl.arange(0, BV)
-        inside = used[:, None] & (vv < V)[None, :]
-        value = tl.load(v + rows[:, None] * stride_v + hv * V + vv[None, :], mask=inside, other=0.0).to(
-            OPERAND
-        )
-        fresh = tl.dot(T.to(OPERAND), value, input_precision=PRECISION).to(OPERAND)
-        tl.store(u + (rows[:, None] * HV + hv) * V + vv[None, :], fresh, mask=inside)
-    kk = tl.arange(0, BK)
-    tl.store(
-        w + (rows[:, None] * HV + hv) * K + kk[None, :],
-        tl.dot((T * tl.exp(G)[None, :]).to(OPERAND), key, input_precision=PRECISION).to(OPERAND),
-        mask=used[:, None] & (kk < K)[None, :],
-    )
+    strength = _of_tokens(beta, t, count, HV)
+    if BT == 16:
+        A = _small_blocks(key, key, G, G, of_k * strength, of_k, 1, BK, PRECISION)
+        inverse = tl.reshape(_inverse(A), [16, 16])
+        tl.store(T + pair, (inverse * strength[None, :]).to(OPERAND))
+    else:
+        # Blocks of 16 tokens: all on the diagonal at once; then, of each pair of them, the second's rows times the first's.
+        N: tl.constexpr = BT // 32
+        X = _inverse(_small_blocks(key, key, G, G, of_k * strength, of_k, 2 * N, BK, PRECISION))
+        Xa, Xb = tl.split(tl.permute(tl.reshape(X, [N, 2, 16, 16]), [0, 2, 3, 1]))
+        ka, kb = tl.split(tl.permute(tl.reshape(key, [N, 2, 16, BK]), [0, 2, 3, 1]))
+        Ga, Gb = tl.split(tl.permute(tl.reshape(G, [N, 2, 16]), [0, 2, 1]))
+        na, nb = tl.split(tl.permute(tl.reshape(of_k, [N, 2, 16]), [0, 2, 1]))
+        _sa, sb = tl.split(tl.permute(tl.reshape(strength, [N, 2, 16]), [0, 2, 1]))
+        Xba = -_times(Xb, _times(_small_blocks(kb, ka, Gb, Ga, nb * sb, na, N, BK, PRECISION), Xa))
+        down, right = tl.arange(0, 2)[None, :, None, None, None], tl.arange(0, 2)[None, None, None, :, None]
+        X = tl.where(down == 0, Xa[:, None, :, None, :], Xba[:, None, :, None, :])
+        X = tl.where(right == 0, X, tl.where(down == 1, Xb[:, None, :, None, :], 0.0))
+        X = tl.reshape(X, [N, 32, 32])
+        if N == 1:
+            tl.store(T + pair, (tl.reshape(X, [32, 32]) * strength[None, :]).to(OPERAND))
+        else:
+            u = tl.arange(0, 32)
+            low, high = _half(X, 0), _half(X, 1)
+            k_low, k_high = _tokens(k, u, count, stride_k, K, BK), _tokens(k, u + 32, count, stride_k, K, BK)
+            n_low, n_high = tl.full([32], 1.0, tl.float32), tl.full([32], 1.0, tl.float32)
+            if L2NORM:
+                n_low, n_high = _inverse_norm(k_low), _inverse_norm(k_high)
+            G_low, G_high = _half(tl.reshape(G, [2, 32]), 0), _half(tl.reshape(G, [2, 32]), 1)
+            s_low, s_high = _of_tokens(beta, u, count, HV), _of_tokens(beta, u + 32, count, HV)
+            A = tl.dot(k_high.to(OPERAND), tl.trans(k_low.to(OPERAND)), input_precision=PRECISION)
+            A *= tl.exp(tl.minimum(G_high[:, None] - G_low[None, :], 0.0))
+            A *= (n_high * s_high)[:, None] * n_low[None, :]
+            across = tl.dot(A, low, input_precision="tf32x3")
+            across = -tl.dot(high, across, input_precision="tf32x3")
+            block = u[:, None] * 64 + u[None, :]
+            tl.store(T + block, (low * s_low[None, :]).to(OPERAND))
+            tl.store(T + (block + 32), tl.zeros([32, 32], tl.float32).to(OPERAND))
+            tl.store(T + (block + 32 * 64), (across * s_low[None, :]).to(OPERAND))
+            tl.store(T + (block + 32 * 64 + 32), (high * s_high[None, :]).to(OPERAND))
 
 
 @triton.jit(do_not_specialize=["num_columns", "stride_table", "B", "C", "H", "HV"])
 def scan_kernel(
-    q, k, g, w, u, state, o,
-    query_start_loc, num_computed_tokens, read_slots, block_table,
-    scale, num_columns, B, C,
-    stride_q, stride_k, stride_o, stride_slot, stride_head, stride_row, stride_table, H, HV,
+    queries, keys, v, T, P, factors, state, o,
+    query_start_loc, num_computed_tokens, chunk_offsets, read_slots, block_table,
+    num_columns, B, C,
+    stride_v, stride_o, stride_slot, stride_head, stride_row, stride_table, H, HV,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    BT: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, L2NORM: tl.constexpr,
+    BT: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """o: [T, HV, V], and the state of every write column in its slot. Grid (tiles of V, HV, rows)."""
+    """o: [tokens, HV, V], and the state of every write column in its slot. Grid (tiles of V, HV, rows)."""
     row = tl.program_id(2)
     q0 = tl.load(query_start_loc + row)
     m = tl.load(query_start_loc + row + 1) - q0
@@ -142,13 +221,15 @@ def scan_kernel(
         return
     n = tl.load(num_computed_tokens + row)
     read_slot = tl.where(n > 0, tl.load(read_slots + row), 0).to(tl.int64)
+    chunk = tl.cast(tl.load(chunk_offsets + row), tl.int64)
     hv = tl.program_id(1)
     h = hv // (HV // H)
     kk = tl.arange(0, BK)
     vv = tl.program_id(0) * BV + tl.arange(0, BV)
     k_in, v_in = kk < K, vv < V
-    tile = k_in[:, None] & v_in[None, :]
-    inside = hv * stride_head + vv[None, :] * stride_row + kk[:, None]  # S is held as [K, V]
+    tile = v_in[:, None] & k_in[None, :]
+    state += tl.cast(hv, tl.int64) * stride_head
+    inside = vv[:, None] * stride_row + kk[None, :]
     S = tl.load(state + read_slot * stride_slot + inside, mask=tile & (read_slot > 0), other=0.0).to(
         tl.float32
     )
@@ -156,43 +237,50 @@ def scan_kernel(
     tl.debug_barrier()
 
     t = tl.arange(0, BT)
-    causal = t[:, None] >= t[None, :]
-    for i in range(num_chunks(n, m, B, C)):
-        start, end = chunk_bounds(n, m, i, B, C)
-        used = t < end - start
-        rows = (q0 + start - n + t).to(tl.int64)
-        query = _load_heads(q, rows, used, stride_q, h, K, BK, OPERAND, L2NORM)
-        key = _load_heads(k, rows, used, stride_k, h, K, BK, OPERAND, L2NORM)
-        G = tl.cumsum(tl.load(g + rows * HV + hv, mask=used, other=0.0), axis=0)
-        G_end = tl.sum(tl.where(t == end - start - 1, G, 0.0), axis=0)  # the last prefix sum, bit for bit
-
-        weights = tl.load(
-            w + (rows[:, None] * HV + hv) * K + kk[None, :], mask=used[:, None] & k_in[None, :], other=0.0
+    of_key, of_pair = t[:, None] * BK + kk[None, :], t[:, None] * BT + t[None, :]
+    keys += (chunk * H + h) * (BT * BK)
+    queries += (chunk * H + h) * (BT * BK)
+    T += (chunk * HV + hv) * (BT * BT)
+    P += (chunk * HV + hv) * (BT * BT)
+    factors += (chunk * HV + hv) * (4 * BT)
+    v += q0 * tl.cast(stride_v, tl.int64) + hv * V
+    o += q0 * tl.cast(stride_o, tl.int64) + hv * V
+    table = block_table + tl.cast(row, tl.int64) * stride_table
+    per_block = (B + C - 1) // C
+    ordinal = (n // B) * per_block + (n % B) // C
+    for i in tl.range(0, num_chunks(n, m, B, C), num_stages=STAGES):
+        past = tl.cast(i, tl.int64)
+        column, start, end = clipped_chunk(ordinal + i, per_block, n, m, B, C)
+        slot = tl.load(table + column, mask=column < num_columns, other=0).to(tl.int64)
+        key = tl.load(keys + past * H * (BT * BK) + of_key)
+        inverse = tl.load(T + past * HV * (BT * BT) + of_pair)
+        query = tl.load(queries + past * H * (BT * BK) + of_key)
+        scores = tl.load(P + past * HV * (BT * BT) + of_pair)
+        at = factors + past * HV * (4 * BT)
+        of_q = tl.load(at + t)
+        of_k = tl.load(at + BT + t)
+        to_end = tl.load(at + 2 * BT + t)
+        decay = tl.load(at + 4 * BT - 1)
+        token = tl.cast(start - n, tl.int64)
+        in_values = (t < end - start)[:, None] & v_in[None, :]
+        value = tl.load(
+            v + token * stride_v + (t[:, None] * stride_v + vv[None, :]), mask=in_values, other=0.0
         )
-        fresh = tl.load(
-            u + (rows[:, None] * HV + hv) * V + vv[None, :], mask=used[:, None] & v_in[None, :], other=0.0
-        )
-        S_operand = S.to(OPERAND)
-        fresh = fresh.to(tl.float32) - tl.dot(weights, S_operand, input_precision=PRECISION)
 
-        decay = tl.exp(tl.where(causal, G[:, None] - G[None, :], 0.0))
-        P = tl.where(causal, tl.dot(query, tl.trans(key), input_precision=PRECISION) * decay, 0.0)
-        out = tl.dot(query, S_operand, input_precision=PRECISION) * tl.exp(G)[:, None]
-        out += tl.dot(P.to(OPERAND), fresh.to(OPERAND), input_precision=PRECISION)
+        answers = tl.dot(S.to(OPERAND), tl.trans(key), input_precision=PRECISION) * of_k[None, :]
+        x = tl.trans(value).to(tl.float32) - answers
+        fresh = tl.dot(x.to(OPERAND), tl.trans(inverse), input_precision=PRECISION)
+        out = tl.dot(S.to(OPERAND), tl.trans(query), input_precision=PRECISION) * of_q[None, :]
+        out = tl.dot(fresh.to(OPERAND), tl.trans(scores), out, input_precision=PRECISION)
         tl.store(
-            o + rows[:, None] * stride_o + hv * V + vv[None, :],
-            (out * scale).to(o.dtype.element_ty),
-            mask=used[:, None] & v_in[None, :],
+            o + token * stride_o + (t[:, None] * stride_o + vv[None, :]),
+            tl.trans(out).to(o.dtype.element_ty),
+            mask=in_values,
         )
-        kept = fresh * tl.exp(G_end - G)[:, None]
-        S = S * tl.exp(G_end) + tl.dot(tl.trans(key), kept.to(OPERAND), input_precision=PRECISION)
+        fresh = (fresh * to_end[None, :]).to(OPERAND)
+        S = tl.dot(fresh, key, S * decay, input_precision=PRECISION)
 
-        at_boundary = end % B == 0
-        if at_boundary | (end == n + m):
+        if (end == (column + 1) * B) | (end == n + m):
             stored = S.to(state.dtype.element_ty)
-            column = (end - 1) // B
-            slot = tl.load(
-                block_table + row.to(tl.int64) * stride_table + column, mask=column < num_columns, other=0
-            ).to(tl.int64)
             tl.store(state + slot * stride_slot + inside, stored, mask=tile & (slot > 0))
             S = stored.to(tl.float32)  # the persisted carry: go on from what was stored

@@ -26,14 +26,16 @@ from gdn_apc.impl.kernels.grid import chunk_of_row
 
 @triton.jit
 def _rows_before(
-    x, conv_state, position, channel, inside, used, n, q0, read_slot,
+    x_start, start, conv_state, position, channel, inside, used, n, read_slot,
     stride_x, stride_slot, stride_window, stride_channel, W: tl.constexpr, REACHES_BACK: tl.constexpr,
 ):  # fmt: skip
-    """Inputs at these positions, a tile [positions, channels]: from this step, from the old window, or zero."""
+    """Inputs at these positions, a tile [positions, channels]: from this step, from the old window, or zero.
+
+    ``x_start`` points to the input at position ``start``: the offsets of a tile fit into 32 bits, its place does not.
+    """
     ahead = (position >= n) & used
-    rows = (q0 + position - n).to(tl.int64)
     tile = tl.load(
-        x + rows[:, None] * stride_x + channel[None, :],
+        x_start + ((position - start)[:, None] * stride_x + channel[None, :]),
         mask=ahead[:, None] & inside[None, :],
         other=0.0,
     ).to(tl.float32)
@@ -54,7 +56,7 @@ def _rows_before(
 
 @triton.jit
 def _write_window(
-    x, conv_state, table, column, boundary, mine, channel, inside, n, q0, read_slot,
+    x_start, start, conv_state, table, column, boundary, mine, channel, inside, n, read_slot,
     stride_x, stride_slot, stride_window, stride_channel,
     W: tl.constexpr, WP: tl.constexpr, REACHES_BACK: tl.constexpr,
 ):  # fmt: skip
@@ -62,7 +64,7 @@ def _write_window(
     tail = tl.arange(0, WP)
     wanted = (tail < W - 1) & mine
     tile = _rows_before(
-        x, conv_state, boundary - (W - 1) + tail, channel, inside, wanted, n, q0, read_slot,
+        x_start, start, conv_state, boundary - (W - 1) + tail, channel, inside, wanted, n, read_slot,
         stride_x, stride_slot, stride_window, stride_channel, W, REACHES_BACK,
     )  # fmt: skip
     slot = tl.load(table + column, mask=mine, other=0)
@@ -103,6 +105,8 @@ def causal_conv1d_kernel(
         end = tl.maximum(end, tl.minimum(own, n + m))
     first = tl.where(i == 0, start, tl.maximum(start, own))
 
+    token = tl.cast(q0 + start - n, tl.int64)
+    x_start = x + token * stride_x
     position = start + tl.arange(0, BT)
     used = (position >= first) & (position < end)
     acc = tl.zeros([BT, BD], dtype=tl.float32)
@@ -113,20 +117,19 @@ def causal_conv1d_kernel(
         at = position - (W - 1) + w
         if i == 0:
             tile = _rows_before(
-                x, conv_state, at, channel, inside, used, n, q0, read_slot,
+                x_start, start, conv_state, at, channel, inside, used, n, read_slot,
                 stride_x, stride_slot, stride_window, stride_channel, W, True,
             )  # fmt: skip
         else:
             tile = _rows_before(
-                x, conv_state, at, channel, inside, used, n, q0, read_slot,
+                x_start, start, conv_state, at, channel, inside, used, n, read_slot,
                 stride_x, stride_slot, stride_window, stride_channel, W, False,
             )  # fmt: skip
         acc += tile * tap[None, :]
     if SILU:
         acc = acc / (1.0 + tl.exp(-acc))
-    rows = (q0 + position - n).to(tl.int64)
     tl.store(
-        y + rows[:, None] * stride_y + channel[None, :],
+        y + token * stride_y + ((position - start)[:, None] * stride_y + channel[None, :]),
         acc.to(y.dtype.element_ty),
         mask=used[:, None] & inside[None, :],
     )
@@ -140,13 +143,13 @@ def causal_conv1d_kernel(
             boundary = tl.minimum((column + 1) * B, n + m)
             mine = (column * B < n + m) & ((back == W - 2) | (boundary < own)) & (column < num_columns)
             _write_window(
-                x, conv_state, table, column, boundary, mine, channel, inside, n, q0, read_slot,
+                x_start, start, conv_state, table, column, boundary, mine, channel, inside, n, read_slot,
                 stride_x, stride_slot, stride_window, stride_channel, W, WP, True,
             )  # fmt: skip
     else:
         column = (end - 1) // B
         mine = ((end % B == 0) | (end == n + m)) & (column > n // B) & (end >= own) & (column < num_columns)
         _write_window(
-            x, conv_state, table, column, end, mine, channel, inside, n, q0, read_slot,
+            x_start, start, conv_state, table, column, end, mine, channel, inside, n, read_slot,
             stride_x, stride_slot, stride_window, stride_channel, W, WP, False,
         )  # fmt: skip

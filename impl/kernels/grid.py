@@ -8,14 +8,20 @@ import triton.language as tl
 
 
 @triton.jit
-def chunk_bounds(n, m, i, B, C):
-    """First and one-past-last position of the i-th chunk of a row: the absolute grid clipped to [n, n + m)."""
-    per_block = (B + C - 1) // C
-    ordinal = (n // B) * per_block + (n % B) // C + i
+def clipped_chunk(ordinal, per_block, n, m, B, C):
+    """Block, first and one-past-last position of a chunk of the absolute grid, clipped to [n, n + m)."""
     block = ordinal // per_block
-    start = block * B + (ordinal % per_block) * C
+    start = block * B + (ordinal - block * per_block) * C
     end = tl.minimum(tl.minimum(start + C, (block + 1) * B), n + m)
-    return tl.maximum(start, n), end
+    return block, tl.maximum(start, n), end
+
+
+@triton.jit
+def chunk_bounds(n, m, i, B, C):
+    """First and one-past-last position of the i-th chunk of a row."""
+    per_block = (B + C - 1) // C
+    _block, start, end = clipped_chunk((n // B) * per_block + (n % B) // C + i, per_block, n, m, B, C)
+    return start, end
 
 
 @triton.jit
