@@ -1,5 +1,6 @@
 """A limited time is the wall clock's, from the command's start to its end."""
 
+import json
 import math
 import subprocess
 import sys
@@ -8,11 +9,12 @@ import time
 import gdn_toys
 import pytest
 
-from gdn_apc.fuzz import clock, plan
+from gdn_apc.fuzz import clock, floors, plan
 from gdn_apc.fuzz.campaign import ROUND, Drive, Plan
 from gdn_apc.fuzz.properties.base import Checked, Violation
 from gdn_apc.fuzz.runs import RunFolder
 from gdn_apc.fuzz.session import Session
+from gdn_apc.fuzz.targets.base import Claims
 
 COMMAND = [sys.executable, "-c", "import sys; from gdn_apc.fuzz.cli import main; sys.exit(main())"]
 
@@ -20,7 +22,9 @@ COMMAND = [sys.executable, "-c", "import sys; from gdn_apc.fuzz.cli import main;
 def drive(folder, check, until, **changes):
     """One shard of a toy property without a budget, until a moment."""
     asked = Plan(target="toy", seed=7, root=folder, budget=None, **changes)
-    driven = Drive(gdn_toys.toy("holds", check=check), gdn_toys.TARGET, asked, RunFolder(folder / "run").create())
+    driven = Drive(
+        gdn_toys.toy("holds", check=check), gdn_toys.TARGET, asked, RunFolder(folder / "run").create()
+    )
     driven.run(math.inf, until)
     return driven
 
@@ -94,3 +98,34 @@ def test_a_campaign_ends_in_time(tmp_path, workers):
 
     assert done.returncode == 5, done.stdout + done.stderr
     assert took < 50
+
+
+def test_what_a_narrow_targets_floors_need_is_measured_once(tmp_path, monkeypatch):
+    """Measuring takes longer than the reports may: it is kept for the next campaign, until claims or sources change."""
+    asked = []
+
+    def measure(target, name, draws):
+        asked.append(name)
+        return 100, {"block_size_one": 50}
+
+    monkeypatch.setattr(floors, "measure", measure)
+    narrow, narrower = (
+        floors.Drawn("cpu", Claims(state_dtypes=frozenset(states))) for states in ({"fp32", "bf16"}, {"fp32"})
+    )
+    assert floors.measuring_seconds(narrow, tmp_path) == floors.MEASURING
+    first = floors.floors(narrow, {"values": 100}, ["values"], tmp_path)
+    assert floors.floors(narrow, {"values": 100}, ["values"], tmp_path) == first
+    assert first["block_size_one"] > 0 and floors.measuring_seconds(narrow, tmp_path) == 0.0
+    floors.floors(narrower, {"values": 100}, ["values"], tmp_path)
+
+    assert asked == ["values", "values"]
+    assert floors.measuring_seconds(floors.Drawn("cpu"), tmp_path) == 0.0  # the table has the default's
+
+
+def test_floors_need_what_a_start_recorded_only():
+    """A machine without the target can give the verdict."""
+    narrow = floors.Drawn("cpu", Claims(head_sizes=frozenset({8, 16}), block_multiple=2))
+    record = json.loads(json.dumps(floors.claims_record(narrow.claims)))
+    start = {"claims": record, "device": "cpu", "properties": []}
+
+    assert floors.recorded(start, {}, None) == floors.floors(narrow, {}, [])
