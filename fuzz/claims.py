@@ -12,12 +12,12 @@ Imports ``fuzz.ledger``, ``fuzz.signatures`` and the standard library. Exercise 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gdn_apc.fuzz.ledger import DTYPES
-from gdn_apc.fuzz.signatures import signature
+from gdn_apc.fuzz.signatures import groups, signature
 from gdn_apc.fuzz.targets.base import Claims
 
 FLOOR = 20
@@ -104,7 +104,7 @@ CLAUSES: tuple[Clause, ...] = (
     Clause("batch_invariant", "a row's bits do not depend on the batch or on timing", ("batch_invariance", "program_order"), _both(KERNELS, _flag("batch_invariant"))),
     Clause("any_start", "a step may start inside a chunk", TRUTH, _both(KERNELS, _flag("any_start")), event="chunk_clipped_start"),
     Clause("skips_null", "null columns are passed over", ("write_set", "read_set", *TRUTH), _both(KERNELS, _flag("skips_null")), event="null_write_column"),
-    Clause("packed_tail", "packed tensors may be longer than the batch", ("read_set", "batch_invariance"), _both(KERNELS, _flag("packed_tail"))),
+    Clause("packed_tail", "packed tensors may be longer than the batch", ("read_set",), _both(KERNELS, _flag("packed_tail"))),
     Clause("fresh_start", "a first step of one token reads no state", ("values", "read_set", "hit_is_used"), KERNELS, event="fresh_one_token_row", about="stale"),
     Clause("fresh_token_fp32", "a first step of one token is computed in fp32", ("values",), _both(RULE, _flag("fresh_token_fp32")), event="fresh_one_token_row", about="rule"),
     Clause("conv_fp32", "the convolution's products are not rounded", ("values", "hit_is_used"), _both(CONV, _flag("conv_fp32")), levels=("conv",)),
@@ -145,18 +145,31 @@ class Row:
 
 
 def matrix(start: dict[str, Any], events: Iterable[dict[str, Any]]) -> list[Row]:
-    """The matrix from a campaign's events. Failures count with what their shrunk case shows, known ones too.
+    """The matrix from a campaign's events. Failures count with what their shrunk case shows, known ones too."""
+    events = list(events)
+    failures = [e for e in events if e["event"] in ("failure", "expected")]
+    return judge(start.get("clauses", []), tally(events), failures)
 
-    A failure that ``values`` shows as well says nothing against the clause of the property that met it.
-    """
+
+def tally(events: Iterable[dict[str, Any]]) -> Counter[str]:
+    """How much was compared for each clause."""
     compared: Counter[str] = Counter()
-    failures = []
     for e in events:
         if e["event"] == "example":
             amount = e["comparisons"] if e["property"] in COUNTED else 1
             compared.update({c.name: amount for c in CLAUSES if c.shows(e)})
-        elif e["event"] in ("failure", "expected"):
-            failures.append(e)
+    return compared
+
+
+def judge(
+    clauses: Iterable[dict[str, Any]], compared: Mapping[str, int], failures: Iterable[dict[str, Any]]
+) -> list[Row]:
+    """The matrix from what is claimed (:func:`record`), counts (:func:`tally`) and failures (events).
+
+    Failures of one kind are judged together: a clause about an event or a pair of dtypes is broken if all of them show
+    it. A failure that ``values`` shows as well says nothing against the clause of the property that met it.
+    """
+    failures = [common(kind) for kind in groups(failures)]
     plain = {signature(e["message"]) for e in failures if e["property"] == "values"}
     broken: dict[str, set[str]] = {}
     for e in failures:
@@ -165,10 +178,26 @@ def matrix(start: dict[str, Any], events: Iterable[dict[str, Any]]) -> list[Row]
         for c in CLAUSES:
             if c.shows(e):
                 broken.setdefault(c.name, set()).add(e["property"])
-    said = {c["name"]: c for c in start.get("clauses", [])}
+    said = {c["name"]: c for c in clauses}
     return [
-        _row(c, said[c.name], compared[c.name], broken.get(c.name, set())) for c in CLAUSES if c.name in said
+        _row(c, said[c.name], compared.get(c.name, 0), broken.get(c.name, set()))
+        for c in CLAUSES
+        if c.name in said
     ]
+
+
+def common(failures: list[dict[str, Any]]) -> dict[str, Any]:
+    """One failure for several of a kind: with the events that all of them show, and dtypes and level if they agree."""
+    first = failures[0]
+    shown = [{name for name, count in f.get("ledger", {}).items() if count} for f in failures]
+    agreed = {key: first.get(key) for key in ("dtypes", "level") if len({f.get(key) for f in failures}) == 1}
+    return {
+        **first,
+        "dtypes": None,
+        "level": None,
+        **agreed,
+        "ledger": dict.fromkeys(set.intersection(*shown), 1),
+    }
 
 
 def _row(clause: Clause, said: dict[str, Any], compared: int, broken: set[str]) -> Row:

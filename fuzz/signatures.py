@@ -24,7 +24,7 @@ def signature(message: str) -> str:
 
 def worst_ratio(message: str) -> float:
     """The largest error / tolerance that a message reports; infinity if it reports none."""
-    found = re.search(r"worst ratio (\S+)", message)
+    found = re.search(rf"worst ratio ({NUMBER})", message)
     return float(found.group(1)) if found else math.inf
 
 

