@@ -15,6 +15,8 @@ import pytest
 
 from gdn_apc.fuzz import options
 
+NAMES, MORE = [option.name for option in options.OPTIONS], "gdn_more_time"
+
 
 class Start:
     """What a session of pytest knows of its campaign before an item runs.
@@ -45,6 +47,7 @@ class Start:
 
         clock.start(self.sent.get("began"))
         if self.is_worker:
+            vars(self.config.option).update(self.sent.get("options", {}))  # pytest-xdist parses them again
             self.shards, self.only = self.sent.get("shards"), self.sent.get("only")
             self.shards = self.shards or self.workers
             return
@@ -117,6 +120,8 @@ class Start:
 
         sent = {"run_dir": str(self.run_dir), "seed": self.fresh_seed, "first": self.first}
         sent |= {"began": time.monotonic() - clock.elapsed(), "shards": self.shards_given, "only": self.only}
+        values = vars(self.config.option)
+        sent["options"] = {k: v for k, v in values.items() if k in map(options.dest, NAMES) or k == MORE}
         node.workerinput["gdn_apc"] = sent
 
     @pytest.hookimpl(trylast=True)

@@ -327,5 +327,9 @@ def _line(report) -> str:
     name = report.nodeid.rpartition("::")[2]
     name = name[name.find("[") + 1 : -1] if "[" in name else name.removeprefix("test_")
     numbers = dict(report.user_properties)
-    did = f"  {numbers['gdn_examples']} examples, {numbers['gdn_comparisons']} comparisons" if numbers else ""
+    did = (
+        f"  {numbers['gdn_examples']} examples, {numbers['gdn_comparisons']} comparisons"
+        if "gdn_examples" in numbers
+        else ""
+    )
     return f"  {report.outcome:7} {name}{did}  {report.duration:.1f} s"

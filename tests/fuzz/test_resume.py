@@ -370,3 +370,19 @@ def test_the_drive_is_broken_by_what_is_ours_only(run):
         from gdn_apc.fuzz.judge import check
 
         check(gdn_toys.toy("we-raise"), gdn_toys.TARGET, gdn_toys.case_of("we-raise", 3, 0))
+
+
+def test_workers_go_on_too_and_a_full_disk_ends_them_all(tmp_path):
+    """They are told what the campaign began with; there may be more or fewer of them than before."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, resource.RLIM_INFINITY))"
+    (tmp_path / "sitecustomize.py").write_text(limit)
+    status, said = fuzz(tmp_path, "holds", *TOY, "-n", "2", PYTHONPATH=f"{tmp_path}:{HERE}")
+    assert status == 3 and "go on with: gdn-apc fuzz --resume" in said, said
+    before = Totals.of(RunFolder(tmp_path / "run").events())
+    status, said = fuzz(tmp_path, "holds", "--resume", "run", "-n", "3")
+    totals = Totals.of(RunFolder(tmp_path / "run").events())
+
+    assert status == 0, said
+    assert (
+        before.counted and before.counted < totals.counted and {shard for _, shard in totals.status} == {0, 1}
+    )
