@@ -17,7 +17,7 @@ GREEN, RED, AMBER, BLUE, INK = "#2e8b57", "#c0392b", "#c98a00", "#4878a8", "#1d2
 COLOURS = dict(zip(LABELS, ("#9db7d1", "#4878a8", "#c98a00", "#7a9e7e", "#c0392b")))
 """Of the parts of the time."""
 
-ROW, LABEL, WIDTH, RIGHT = 20, 190, 520, 130
+ROW, LABEL, WIDTH, RIGHT = 20, 250, 520, 130
 HIGH = 160  # of a curve
 POINTS = 400  # of a curve, at most
 
