@@ -93,12 +93,17 @@ def checkpoints(tmp_path_factory, vllm):
 
 @pytest.fixture(scope="session")
 def engines(checkpoints):
-    """``engines(kind, **options)``: an engine, kept for the session by its options, with an empty cache."""
+    """``engines(kind, **options)``: an engine, kept for the session by its options, with an empty cache.
+
+    A process's first engine decides whether there is a group of expert-parallel ranks, so it should be one with experts.
+    """
     import serving
 
     alive = {}
 
     def engine(kind: str = "qwen3_next", **options):
+        if not alive and "moe" not in kind and kind != "qwen3_next":
+            engine()
         key = (kind, repr(sorted(options.items())))
         if key not in alive:
             alive[key] = serving.Engine(checkpoints(kind), **options)

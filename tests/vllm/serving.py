@@ -62,7 +62,10 @@ class Engine:
         self.block_size = self.config.cache_config.mamba_block_size
 
     def close(self) -> None:
-        """Let go of the engine; its pages are small, and a collection with torch loaded takes seconds."""
+        """Let go of the engine; its pages are small, and a collection with torch loaded takes seconds.
+
+        vLLM takes its distributed groups down with it, which the process's other engines share: only at the end.
+        """
         del self.llm, self.core, self.scheduler, self.runner
 
     def reset(self) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from graphs import GraphAudit, Taps
-from serving import Engine, tokens
+from serving import tokens
 
 
 @pytest.fixture(scope="module")
-def tapped(checkpoints):
+def tapped(engines):
     """An engine whose decodes see what was staged, through objects that were made for another batch."""
     with Taps(simulate=True) as taps:
-        engine = Engine(checkpoints("qwen3_5"), max_num_batched_tokens=256)
-        yield engine, taps
-        engine.close()
+        yield engines(max_num_batched_tokens=256, seed=3), taps  # the seed makes it an engine of its own
 
 
 def life(engine) -> list[list[int]]:
@@ -33,7 +31,7 @@ def test_replays_are_right(tapped, engines):
         made = life(engine)
         assert audit.published() > 0
     assert audit.replayed > 60
-    assert made == life(engines("qwen3_5", max_num_batched_tokens=256))
+    assert made == life(engines(max_num_batched_tokens=256))
 
 
 @pytest.mark.parametrize("attention", [False, True], ids=["no metadata", "metadata"])

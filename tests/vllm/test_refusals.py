@@ -81,10 +81,10 @@ def test_images(checkpoints, options, text):
 
 
 def test_the_other_model_runner(checkpoints, monkeypatch):
-    """Model Runner V2 does not know the mode in 0.31, and vLLM says so itself, whatever the environment asks for."""
+    """Model Runner V2 does not know the mode in 0.31, and vLLM says so itself, even if VLLM_USE_V2_MODEL_RUNNER=1."""
     from vllm.engine.arg_utils import EngineArgs
 
-    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    monkeypatch.setattr("vllm.envs.VLLM_USE_V2_MODEL_RUNNER", True, raising=False)  # read once a process
     monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)  # it would refuse a CPU first
     arguments = dict(skip_tokenizer_init=True, mamba_cache_mode="all", block_size=64)
     with pytest.raises(ValueError, match="mamba cache mode 'all'"):
