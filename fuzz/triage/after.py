@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.properties.base import Property, Violation
-from gdn_apc.fuzz.runs import RunFolder
+from gdn_apc.fuzz.runs import RunFolder, write_whole
 from gdn_apc.fuzz.summary import BROKEN, FAILED, HELD, USAGE
 
 MOST = 8
@@ -45,7 +45,7 @@ def after_failure(run: RunFolder, path: Path, prop: Property, target: Any, error
         found = report.triage(prop, target, case, error)
         found.target = provenance.get("target", found.target)
         provenance["digest"] = found.runs[0].digest
-        path.write_text(case.to_json(**provenance))
+        write_whole(path, case.to_json(**provenance))  # a kill must not cost the case
         report.write(found, path)
         needs = save(found, run.path / "repro" / f"{path.stem}.py", provenance)
         took = round(time.monotonic() - began, 2)
