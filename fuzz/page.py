@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 from gdn_apc.fuzz import claims
 from gdn_apc.fuzz.clock import LABELS
+from gdn_apc.fuzz.limits import limits
 from gdn_apc.fuzz.ratios import LOOSE
 from gdn_apc.fuzz.runs import RunFolder, write_whole
 from gdn_apc.fuzz.signatures import groups
 from gdn_apc.fuzz.summary import PAIR_FLOOR, WORDS, Totals, Verdict, verdict
 from gdn_apc.fuzz.triage import files
 
-MOST_FAILURES, MOST_TEXT = 10, 2500
+MOST_FAILURES, MOST_TEXT = 8, 2500
 """Failures that are shown whole, and characters of each: a comment of a pull request holds 65,536."""
 
 
@@ -199,8 +201,16 @@ def _failure(totals: Totals, run: RunFolder, f: dict[str, Any], *others: dict[st
         + (f"; shrinking {shrink}" if shrink else "")
         + f".\n\n    {replay_line(run, f['case'], target)}"
         + _others(others)
-        + files.shown(run.cases / f["case"])
+        + _triage(run.cases / f["case"])
     )
+
+
+def _triage(case: Path) -> str:
+    """What triage wrote about a case. It quotes the target, so it is fenced like all that a target says."""
+    try:
+        return f"\n\n{fence(files.beside(case, '.txt').read_text())}"
+    except OSError:
+        return ""
 
 
 def _others(failures: tuple[dict[str, Any], ...]) -> str:
@@ -339,39 +349,6 @@ def _tolerances(totals: Totals) -> str:
     loose = sum(bool(row[-1]) for row in rows)
     head = f"Tolerances against what was observed: {loose} of {len(rows)} too loose"
     return folded(head, table(heads, rows)) if rows else ""
-
-
-def limits(totals: Totals) -> list[str]:
-    """What this run did not reach, so that its green says nothing about it."""
-    start = totals.start
-    gpu = str(start.get("device", "cpu")).startswith("cuda")
-    found = (
-        []
-        if gpu
-        else [
-            "Races between or inside programs: the interpreter runs one program at a time, in order.",
-            "Tensor-core rounding, tf32 and the compiler: products ran on a CPU.",
-            "CUDA graphs: no captured graph was replayed.",
-            "Speed, occupancy, and behaviour at the memory sizes of a GPU.",
-        ]
-    )
-    if gpu:
-        found.append(f"Any GPU but {start['device']}, and any capture of a CUDA graph that no property made.")
-    found += [
-        "Tensor parallelism, pipeline parallelism and several streams.",
-        "Speculative decoding: no rejected token was rolled back.",
-        "The serving engine around the layer: its scheduler, its hashes, its transfers of blocks.",
-    ]
-    if totals.largest[1]:
-        block, tokens, steps = totals.largest
-        found.append(
-            f"Sizes beyond the largest drawn: block size {block}, {tokens} tokens, {steps} steps a case."
-        )
-    found += [f"{p['name']} ({p['needs']})." for p in start.get("properties", []) if p["needs"]]
-    found += [f"Ledger event {e['name']} ({e['needs']})." for e in start.get("ledger", []) if e["needs"]]
-    if start.get("pairs_left_out"):
-        found.append(f"Pairs of dtypes that the target does not claim: {', '.join(start['pairs_left_out'])}.")
-    return found
 
 
 def _limits(totals: Totals) -> str:

@@ -62,7 +62,6 @@ class Totals:
     spent: dict[str, Counter[str]] = field(default_factory=dict)  # property → where its seconds went
     worst: dict[str, float] = field(default_factory=dict)  # property → largest error / tolerance
     course: list[tuple[float, int]] = field(default_factory=list)  # of each example: seconds, comparisons
-    triage: dict[str, dict[str, Any]] = field(default_factory=dict)  # case → what was found out about it
     notes: list[str] = field(default_factory=list)
     starts: list[dict[str, Any]] = field(default_factory=list)  # of every process
     before: tuple[dict, str, list, dict | None] | None = None  # how the earlier leg ended
@@ -113,9 +112,6 @@ class Totals:
     def _add_torn(self, e: dict[str, Any]) -> None:
         text = "was the disk full, or the file edited?"
         self.broken.append(f"events.jsonl: line {e['line']} is no event ({text}): {e['text']}")
-
-    def _add_triage(self, e: dict[str, Any]) -> None:
-        self.triage[e["case"]] = e
 
     def _add_end(self, e: dict[str, Any]) -> None:
         self.end = e
