@@ -6,7 +6,8 @@ it cuts a prefill at every boundary, and before each call it puts a row's state 
 report says so; what it shows is whether the kernels compute the rule, from any start and in any batch, and touch
 nothing else.
 
-A subclass overrides five small calls: ``conv_prefill``, ``conv_decode``, ``gates``, ``chunk`` and ``recurrent``.
+A subclass overrides the calls of the seams that it claims: ``conv_prefill`` for ``conv``, ``chunk`` for ``delta``, and
+``gates`` too for ``core``; ``conv_decode`` and ``recurrent`` if one-token rows have kernels of their own.
 Imports torch and ``fuzz``. Exercise it with ``pytest tests/fuzz/test_blockwise.py``.
 """
 
