@@ -110,7 +110,9 @@ def _plan(found: Any, case: Case, where: dict[str, Any]) -> dict[str, Any]:
     elif case.property in twins.BITWISE:
         plan["checks"] = _twin_checks(case, seen)
     elif case.property == "batch_invariance":
-        other = twins.VARIANTS[case.choice["variant"]](case, random.Random(case.choice["seed"]))
+        from gdn_apc.fuzz.properties.invariance import VARIANTS
+
+        other = VARIANTS[case.choice["variant"]](case, random.Random(case.choice["seed"]))
         tail = case.choice["tail"] if target.claims.packed_tail else 0
         plan["runs"].append({**_run(other), "tail": tail})
         why = f"the batch around it or where it lies ({case.choice['variant']})"

@@ -20,7 +20,6 @@ from gdn_apc.fuzz.pool import bits
 from gdn_apc.fuzz.properties import load_all
 from gdn_apc.fuzz.properties._shared import live_rows, run
 from gdn_apc.fuzz.properties.base import Checked, Violation
-from gdn_apc.fuzz.properties.invariance import VARIANTS, compare_runs
 from gdn_apc.fuzz.runner import How, Ran, RanRow
 from gdn_apc.fuzz.targets.base import Target
 from gdn_apc.fuzz.triage.moves import Match
@@ -31,6 +30,10 @@ BITWISE = ("warm_equals_cold", "free_cuts")
 
 def differing_variants(target: Target, case: Case) -> list[Match]:
     """The variants of a batch that change a row's bits, each tried by itself."""
+    from gdn_apc.fuzz.properties.invariance import (
+        VARIANTS,
+    )  # properties are imported by who needs them, not by triage
+
     plain = run(target, case)[1]
     said = []
     kinds = {
@@ -51,6 +54,8 @@ def differing_variants(target: Target, case: Case) -> list[Match]:
 
 
 def _same(ran: list[Ran], other: list[Ran]) -> bool:
+    from gdn_apc.fuzz.properties.invariance import compare_runs
+
     try:
         compare_runs(ran, other, Checked(), "")
     except Violation:
