@@ -110,7 +110,10 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
         return self.conv1d.weight.squeeze(1) if unpacked is None else unpacked
 
     def _warmup_prefill_kernels(self, qkv_or_qkvz: torch.Tensor, v_dim: int) -> None:
-        """Compile every kernel while vLLM measures memory, so that the first request does not wait for it."""
+        """Compile every kernel while vLLM measures memory, so that the first request does not wait for it.
+
+        The measured batch is run as one long prompt too, so that what a layer allocates for a while is counted.
+        """
         if not self.gdn_apc:
             return super()._warmup_prefill_kernels(qkv_or_qkvz, v_dim)
         if not qkv_or_qkvz.is_cuda:
@@ -120,17 +123,18 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
         if key in self._warm:
             return
         self._warm.add(key)
-        for tokens in (1, CHUNK_SIZE + 1):
+        for tokens in sorted({1, CHUNK_SIZE + 1, qkv_or_qkvz.shape[0]}):
             self._warm_up(qkv_or_qkvz, tokens, shapes, dtypes)
 
     def _warm_up(self, x: torch.Tensor, tokens: int, shapes: Any, dtypes: Any) -> None:
         device, HV = x.device, self.num_v_heads // self.tp_size
-        table = torch.ones(1, 2, dtype=torch.int32, device=device)
+        block_size = self.cache_config.mamba_block_size or CHUNK_SIZE
+        table = torch.ones(1, -(-tokens // block_size), dtype=torch.int32, device=device)  # any slot will do
         blocks = build_metadata(
             torch.tensor([tokens], dtype=torch.int32, device=device),
             torch.tensor([0, tokens], dtype=torch.int32, device=device),
             table,
-            block_size=self.cache_config.mamba_block_size or CHUNK_SIZE,
+            block_size=block_size,
             chunk_size=CHUNK_SIZE,
             max_query_len=tokens,
             num_tokens=tokens,

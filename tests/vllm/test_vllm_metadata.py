@@ -190,6 +190,20 @@ def test_a_repacked_weight_is_not_used(engines, monkeypatch):
     assert layer._conv_weight() is weight
 
 
+@pytest.mark.parametrize("tokens", [1, 65, 300])
+def test_the_warm_up_runs_the_core_on_pages_of_its_own(engines, monkeypatch, tokens):
+    """What a GPU runs while vLLM measures memory: the whole core over that many tokens, and no page of the cache."""
+    layer, calls = engines().gdn_layers[0], []
+    before = [pages.clone() for pages in layer.kv_cache]
+    core = layer._core
+    monkeypatch.setattr(layer, "_core", lambda *a: calls.append((a[0].shape[0], core(*a))), raising=False)
+    x = torch.randn(200, layer.kv_cache[0].shape[2]).bfloat16()
+    layer._warm_up(x, tokens, layer.get_state_shape(), layer.get_state_dtype())
+    [(count, out)] = calls
+    assert count == tokens and out.shape[0] == tokens and out.isfinite().all() and out.any()
+    assert all(torch.equal(a, b) for a, b in zip(layer.kv_cache, before))
+
+
 def test_looking_is_noticed(build):
     """The guard can fail."""
     tensor = torch.ones(1)
