@@ -109,7 +109,7 @@ def _new_files(run: RunFolder, known: set[tuple[str, int]]) -> dict[str, str]:
             key = str(path.relative_to(run.path)), path.stat().st_mtime_ns
             if key not in known:
                 known.add(key)
-                found[key[0]] = path.read_text()
+                found[key[0]] = path.read_text(errors="replace")
     return found
 
 
@@ -120,8 +120,8 @@ def run(
     from gdn_apc.fuzz.session import record_floors
 
     try:
-        address = {} if given.ray == "local" else {"address": given.ray}
-        ray.init(**address, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
+        # Ray's own word too: without an address it would join whatever $RAY_ADDRESS names.
+        ray.init(given.ray, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
     except (ConnectionError, ValueError, RuntimeError) as e:
         raise NoCluster(
             f"ray: no cluster at {given.ray!r}: {e}; start one by `ray start --head`, or give --ray local"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ def run(given: argparse.Namespace) -> int:
         return _refuse(str(e))
     except Unwritable as e:
         print(e, file=sys.stderr)
+        return 3
+    except Exception:  # ours, or Ray's: no verdict on the target
+        traceback.print_exc()
+        report.write_all(folder)
         return 3
     print("\n".join(lines))
     return found.status
