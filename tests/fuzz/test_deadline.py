@@ -91,13 +91,13 @@ def test_a_campaign_ends_in_time(tmp_path, workers):
     """Start, shards, witnesses and reports included; every property gets its share."""
     began = time.monotonic()
     done = subprocess.run(
-        [*COMMAND, "fuzz", "--target", "native-torch", "--minutes", "0.7", "--run-dir", "run", "-q", *workers],
+        [*COMMAND, "fuzz", "--target", "native-torch", "--minutes", "0.4", "--run-dir", "run", "-q", *workers],
         cwd=tmp_path, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     took = time.monotonic() - began
 
     assert done.returncode == 5, done.stdout + done.stderr
-    assert took < 50
+    assert took < 24 + 6  # what takes a while at the end is an example that had begun
 
 
 def test_what_a_narrow_targets_floors_need_is_measured_once(tmp_path, monkeypatch):
