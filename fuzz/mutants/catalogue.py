@@ -5,10 +5,24 @@ Imports the standard library only. Exercise it with ``gdn-apc mutants --list``.
 
 from __future__ import annotations
 
-from gdn_apc.fuzz.mutants import faults_conv, faults_delta, faults_host, faults_metadata
+from gdn_apc.fuzz.mutants import (
+    faults_conv,
+    faults_delta,
+    faults_host,
+    faults_metadata,
+    faults_prepare,
+    faults_scan,
+)
 from gdn_apc.fuzz.mutants.model import Mutant
 
-MUTANTS = (*faults_metadata.FAULTS, *faults_conv.FAULTS, *faults_delta.FAULTS, *faults_host.FAULTS)
+MUTANTS = (
+    *faults_metadata.FAULTS,
+    *faults_conv.FAULTS,
+    *faults_delta.FAULTS,
+    *faults_scan.FAULTS,
+    *faults_prepare.FAULTS,
+    *faults_host.FAULTS,
+)
 
 CATALOGUE: dict[str, Mutant] = {m.name: m for m in MUTANTS}
 

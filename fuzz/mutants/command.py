@@ -38,7 +38,11 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--list", action="store_true", help="show the catalogue and run nothing")
     parser.add_argument(
-        "--only", nargs="+", metavar="NAME", help="these mutants; `core`: those of the ten kinds"
+        "--only",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help="these mutants; `core`: those of the ten kinds",
     )
     parser.add_argument(
         "--budget", type=int, metavar="N", help="examples of each kernel property (default: a campaign's)"

@@ -1,4 +1,4 @@
-"""Faults of the delta rule's kernels and of the gates: ``impl/kernels/{recurrent,chunked,gates}.py``.
+"""Faults of the recurrent kernel and of the gates: ``impl/kernels/{recurrent,gates}.py``.
 
 Imports the standard library only. Exercise it with ``pytest tests/fuzz/test_mutants.py``.
 """
@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from gdn_apc.fuzz.mutants.model import (
     BETA,
-    BOUNDARY,
-    CARRY,
-    INDEX,
     LENGTH,
     NEUTRAL,
     NULL,
@@ -18,7 +15,7 @@ from gdn_apc.fuzz.mutants.model import (
     plant,
 )
 
-RECURRENT, CHUNKED, GATES = "kernels/recurrent.py", "kernels/chunked.py", "kernels/gates.py"
+RECURRENT, GATES = "kernels/recurrent.py", "kernels/gates.py"
 BF16 = ".to(tl.bfloat16).to(tl.float32)"
 
 ONE_TOKEN = (
@@ -140,177 +137,6 @@ ONE_TOKEN = (
     ),
 )
 
-CHUNKS = (
-    plant(
-        "boundary_state_dropped",
-        CHUNKED,
-        "if at_boundary | (end == n + m):",
-        "if end == n + m:",
-        "kernel-indexing",
-        "A prefill stores its last state only.",
-        kind=BOUNDARY,
-    ),
-    plant(
-        "carry_not_persisted",
-        CHUNKED,
-        "S = stored.to(tl.float32)",
-        "S = S.to(tl.float32)",
-        "dtype",
-        "After a boundary a prefill goes on from the unrounded state, a hit from the stored one (sglang 33515).",
-        kind=CARRY,
-    ),
-    plant(
-        "null_state_written",
-        CHUNKED,
-        "mask=tile & (slot > 0)",
-        "mask=tile & (slot >= 0)",
-        "kernel-indexing",
-        "The state of a null column is stored in slot 0 (vllm 39064).",
-        kind=NULL,
-    ),
-    plant(
-        "prefill_state_transposed",
-        CHUNKED,
-        "vv[None, :] * stride_row + kk[:, None]",
-        "kk[:, None] * stride_row + vv[None, :]",
-        "kernel-indexing",
-        "The chunk kernel lays the state out as [K, V].",
-        kind=TRANSPOSED,
-    ),
-    plant(
-        "prefill_beta_rounded",
-        CHUNKED,
-        "strength = tl.load(beta + rows * HV + hv, mask=used, other=0.0)",
-        f"strength = tl.load(beta + rows * HV + hv, mask=used, other=0.0){BF16}",
-        "dtype",
-        "A prefill rounds beta to bf16.",
-        kind=BETA,
-    ),
-    plant(
-        "last_column_next",
-        CHUNKED,
-        "column = (end - 1) // B",
-        "column = end // B",
-        "kernel-indexing",
-        "A state that is complete at a boundary goes into the next column.",
-        kind=INDEX,
-    ),
-    plant(
-        "boundary_before_the_update",
-        CHUNKED,
-        "stored = S.to(state.dtype.element_ty)",
-        "stored = S_operand.to(state.dtype.element_ty)",
-        "kernel-numerics",
-        "What is stored at a boundary is the state from before its last chunk.",
-    ),
-    plant(
-        "prefill_decays_last",
-        CHUNKED,
-        "S = S * tl.exp(G_end) + tl.dot(tl.trans(key), kept.to(OPERAND), input_precision=PRECISION)",
-        "S = (S + tl.dot(tl.trans(key), kept.to(OPERAND), input_precision=PRECISION)) * tl.exp(G_end)",
-        "kernel-numerics",
-        "The decay of a chunk is applied after its update.",
-    ),
-    plant(
-        "decay_from_the_first_token",
-        CHUNKED,
-        "out = tl.dot(query, S_operand, input_precision=PRECISION) * tl.exp(G)[:, None]",
-        "out = tl.dot(query, S_operand, input_precision=PRECISION) * tl.exp(G - tl.max(G, axis=0))[:, None]",
-        "kernel-numerics",
-        "The decay of the incoming state is measured from the chunk's first token, not from before it (vllm 23279).",
-    ),
-    plant(
-        "exponent_of_either_sign",
-        CHUNKED,
-        "decay = tl.exp(tl.where(below, G[:, None] - G[None, :], 0.0))",
-        "decay = tl.exp(G)[:, None] * tl.exp(-G)[None, :]",
-        "kernel-numerics",
-        "exp(-G) overflows where a chunk decays a lot (fla 99, cudnn-frontend 1017).",
-    ),
-    plant(
-        "tail_lanes_read",
-        CHUNKED,
-        "mask=used[:, None] & (c < width)[None, :],",
-        "mask=(rows >= 0)[:, None] & (c < width)[None, :],",
-        "kernel-indexing",
-        "Lanes beyond a chunk's end read q and k of other rows, or of nobody (cuLA 38).",
-    ),
-    plant(
-        "gate_tail_read",
-        CHUNKED,
-        "mask=used, other=0.0), axis=0)\n        G_end",
-        "mask=t >= 0, other=0.0), axis=0)\n        G_end",
-        "kernel-indexing",
-        "Lanes beyond a chunk's end read gates of other rows, or of nobody (cuLA 38).",
-    ),
-    plant(
-        "prefill_wrong_head",
-        CHUNKED,
-        "h = hv // (HV // H)\n    kk",
-        "h = hv % H\n    kk",
-        "kernel-indexing",
-        "In the scan, value heads take key heads in turn, not in groups.",
-    ),
-    plant(
-        "one_token_twice",
-        CHUNKED,
-        "    if m <= 1:\n        return\n    n = tl.load",
-        "    if m <= 0:\n        return\n    n = tl.load",
-        "metadata",
-        "A row of one token beside longer ones is run by both kernels (vllm 34871).",
-    ),
-    plant(
-        "inverse_of_32_tokens",
-        CHUNKED,
-        "X = _join(X, A, i, j, 16)",
-        "X = _join(X, A, i, j, 8)",
-        "kernel-numerics",
-        "The inverse misses its last doubling in chunks of 17 to 32 tokens.",
-    ),
-    plant(
-        "inverse_of_64_tokens",
-        CHUNKED,
-        "X = _join(X, A, i, j, 32)",
-        "X = _join(X, A, i, j, 16)",
-        "kernel-numerics",
-        "The inverse misses its last doubling in chunks of 33 to 64 tokens.",
-    ),
-    plant(
-        "prefill_offset_int32",
-        CHUNKED,
-        "read_slot = tl.where(n > 0, tl.load(read_slots + row), 0).to(tl.int64)",
-        "read_slot = tl.where(n > 0, tl.load(read_slots + row), 0)",
-        "kernel-indexing",
-        "The offset of the slot that a prefill reads is computed in 32 bits (flashinfer 3230).",
-    ),
-    plant(
-        "rounded_before_the_scale",
-        CHUNKED,
-        "(out * scale).to(o.dtype.element_ty),",
-        "(out.to(o.dtype.element_ty) * scale).to(o.dtype.element_ty),",
-        "dtype",
-        "The read-out is rounded, or overflows, before it is scaled (vllm 54308).",
-    ),
-    plant(
-        "comment_only",
-        CHUNKED,
-        "# the persisted carry: go on from what was stored",
-        "# what was stored is what the row continues from",
-        "kernel-numerics",
-        "No fault: a comment.",
-        fate=NEUTRAL,
-    ),
-    plant(
-        "exponent_masked_late",
-        CHUNKED,
-        "decay = tl.exp(tl.where(causal, G[:, None] - G[None, :], 0.0))",
-        "decay = tl.exp(G[:, None] - G[None, :])",
-        "kernel-numerics",
-        "No fault: what overflows above the diagonal is selected away, not multiplied by 0.",
-        fate=NEUTRAL,
-    ),
-)
-
 GATES_OF = (
     plant(
         "beta_rounded",
@@ -331,4 +157,4 @@ GATES_OF = (
     ),
 )
 
-FAULTS = ONE_TOKEN + CHUNKS + GATES_OF
+FAULTS = ONE_TOKEN + GATES_OF

@@ -13,10 +13,16 @@ LAUNCHES = (
     plant(
         "slot_stride_assumed",
         LAUNCH,
-        "v.stride(0), o.stride(0), *ssm_state.stride()[:3]",
-        "v.stride(0), o.stride(0), HV * V * K, *ssm_state.stride()[1:3]",
+        "o.stride(0), *ssm_state.stride()[:3], meta",
+        "o.stride(0), HV * V * K, *ssm_state.stride()[1:3], meta",
         "kernel-indexing",
         "Slots are taken to lie side by side, as if a page held the state alone (vllm 25743).",
+        also=(
+            (
+                "o.stride(0), *ssm_state.stride()[:3], H",
+                "o.stride(0), HV * V * K, *ssm_state.stride()[1:3], H",
+            ),
+        ),
     ),
     plant(
         "window_layout_assumed",

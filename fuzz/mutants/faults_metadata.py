@@ -10,6 +10,7 @@ from gdn_apc.fuzz.mutants.model import GRID, INDEX, LENGTH, NEUTRAL, plant
 METADATA, GRID_FILE, KERNEL = "metadata.py", "kernels/grid.py", "kernels/metadata.py"
 
 READ = "read = torch.where(has_state, (n - 1) // B, 0)"
+START = "start = block * B + (ordinal - block * per_block) * C"
 LAST = "last = torch.where(live, (end - 1) // B, 0)"
 
 FAULTS = (
@@ -138,11 +139,31 @@ FAULTS = (
     plant(
         "grid_from_the_step",
         GRID_FILE,
-        "start = block * B + (ordinal % per_block) * C",
-        "start = tl.where(block == n // B, tl.minimum(tl.minimum(n + i * C, (block + 1) * B), n + m), block * B + (ordinal % per_block) * C)",
+        START,
+        START.replace(
+            "= ",
+            "= tl.where(block == n // B, tl.minimum(tl.minimum(n + (ordinal - (n // B) * per_block - (n % B) // C) * C, (block + 1) * B), n + m), ",
+        )
+        + ")",
         "kernel-numerics",
         "In its first block, chunks are counted from where the step starts (vllm 23279).",
         kind=GRID,
+    ),
+    plant(
+        "chunk_not_clipped_at_the_start",
+        GRID_FILE,
+        "return block, tl.maximum(start, n), end",
+        "return block, start, end",
+        "kernel-indexing",
+        "A step that starts inside a chunk computes it from its edge.",
+    ),
+    plant(
+        "chunks_counted_from_0",
+        GRID_FILE,
+        "_block, start, end = clipped_chunk((n // B) * per_block + (n % B) // C + i, per_block, n, m, B, C)",
+        "_block, start, end = clipped_chunk((n // B) * per_block + i, per_block, n, m, B, C)",
+        "kernel-indexing",
+        "All kernels but the scan count a row's chunks from its block's start.",
     ),
     plant(
         "last_chunk_dropped",
@@ -151,22 +172,6 @@ FAULTS = (
         "- (n % B) // C",
         "kernel-numerics",
         "The scan of a row stops before its last chunk (flashinfer 3889).",
-    ),
-    plant(
-        "l2norm_without_epsilon",
-        GRID_FILE,
-        "tl.rsqrt(tl.sum(tile * tile, axis=1) + 1e-6)",
-        "tl.rsqrt(tl.sum(tile * tile, axis=1))",
-        "kernel-numerics",
-        "A key of zeros is divided by zero (executorch 21417).",
-    ),
-    plant(
-        "l2norm_epsilon_as_minimum",
-        GRID_FILE,
-        "tl.rsqrt(tl.sum(tile * tile, axis=1) + 1e-6)",
-        "tl.rsqrt(tl.maximum(tl.sum(tile * tile, axis=1), 1e-6))",
-        "kernel-numerics",
-        "The epsilon is a lower limit, not a term of the sum: small keys come out longer.",
     ),
     plant(
         "kernel_counts_one_chunk_less",

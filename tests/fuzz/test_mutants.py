@@ -31,9 +31,9 @@ def the(name: str) -> Mutant:
 
 
 def hunted(name: str, tmp_path, *names: str, budget: int = 45) -> hunt.Result:
-    """Hunt a mutant with these properties only, from seed 0."""
+    """Hunt a mutant with these properties only, from seed 0. Shrinking takes seconds; its cap is for a busy machine."""
     return hunt.hunt(
-        the(name), RunFolder(tmp_path), seed=0, budget=budget, shrink_seconds=4.0, names=names or None
+        the(name), RunFolder(tmp_path), seed=0, budget=budget, shrink_seconds=60.0, names=names or None
     )
 
 
@@ -66,6 +66,16 @@ def test_an_edit_that_no_longer_fits_is_named(find, count):
         load.Stale, match=rf"^mutant old: metadata\.py holds '{find}' \d+ times, expected once"
     ):
         load.sources(mutant)
+
+
+def test_names_of_several_options_add_up(capsys):
+    """``--only A --only B C`` is ``--only A B C``."""
+    assert command(["--list", "--only", "comment_only", "--only", "beta_rounded", "one_token_twice"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[0] != " "]
+    assert names == [
+        n for n in catalogue.CATALOGUE if n in ("beta_rounded", "one_token_twice", "comment_only")
+    ]
+    assert len(names) == 3
 
 
 def test_select():
@@ -114,6 +124,7 @@ def test_a_mutant_is_a_target_by_name():
         ("carry_not_persisted", "warm_equals_cold"),
         ("null_state_written", "write_set"),
         ("boundary_state_dropped", "index_movement"),
+        ("packed_tail_not_zeroed", "values"),
     ],
 )
 def test_a_fault_is_killed(name, prop, tmp_path):
