@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gdn_apc.fuzz.case import Case, Row
-from gdn_apc.fuzz.geometry import is_free_cut, read_slot, rows, write_slots
+from gdn_apc.fuzz.geometry import is_free_cut, owner, read_slot, rows, write_slots
 from gdn_apc.fuzz.strategies.planner import Planner
 from gdn_apc.fuzz.strategies.scenarios import blocks, some
 from gdn_apc.fuzz.strategies.schedules import STALE
@@ -79,6 +79,7 @@ def check_warm_and_cold(case: Case) -> None:
     start = case.choice["start"]
     warm, cold = live(case, case.choice["warm"]), live(case, case.choice["cold"])
     by_end = {row.n + row.m: (i, row) for i, row in cold}
+    _check_tokens(case, "warm", "cold", end=max((row.n + row.m for _, row in warm), default=0))
     if not warm or warm[0][1].n != start or not computed_purely(case, *warm[0]):
         raise ValueError(
             f"case: request {case.choice['warm']} does not hit a purely computed block at {start}"
@@ -93,9 +94,17 @@ def check_warm_and_cold(case: Case) -> None:
             raise ValueError(f"case: the steps that end at {row.n + row.m} need not agree")
 
 
+def _check_tokens(case: Case, *twins: str, end: int) -> None:
+    """Raises ``ValueError`` unless the twins have the same first ``end`` tokens: an editor of cases may take them away."""
+    one, other = (case.choice[twin] for twin in twins)
+    if owner(case.requests, one, end) != owner(case.requests, other, end):
+        raise ValueError(f"case: requests {one} and {other} differ in their first {end} tokens")
+
+
 def check_one_and_several(case: Case) -> list[tuple[int, Row]]:
     """The steps of the twin that is cut. Raises ``ValueError`` unless both cover the range from the same bits."""
     start, end = case.choice["start"], case.choice["end"]
+    _check_tokens(case, "one", "cut", end=end)
     one = [(i, r) for i, r in live(case, case.choice["one"]) if r.n >= start]
     cut = [(i, r) for i, r in live(case, case.choice["cut"]) if start <= r.n < end]
     if not one or (one[0][1].n, one[0][1].m) != (start, end - start) or one[0][1].m < 2:

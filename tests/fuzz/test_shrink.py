@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from gdn_apc.fuzz import ledger, shrink
+from gdn_apc.fuzz import ledger, shrink, targets
 from gdn_apc.fuzz.case import Case, Request, Row, Step
 from gdn_apc.fuzz.floors import Drawn
 from gdn_apc.fuzz.properties import load_all
@@ -196,3 +196,22 @@ def test_a_request_gets_tokens_of_its_own_where_nothing_is_shared():
 
     small = shrink.minimise(case, lambda c: c.num_tokens == 2, Claims(), seconds=30)
     assert small.requests == (Request(2),) and small.steps[0].rows[0].request == 0
+
+
+@pytest.mark.parametrize(
+    "name, one, other", [("warm_equals_cold", "warm", "cold"), ("free_cuts", "one", "cut")]
+)
+def test_twins_with_other_tokens_are_no_case(name, one, other):
+    """A request that gets tokens of its own is no twin any more: no target is accused of what differs then."""
+    target, prop = targets.load("native-torch"), load_all()[name]
+    case = first(prop.strategy(target), lambda c: c.requests[c.choice[other]].parent is not None)
+    alone = dataclasses.replace(case.requests[case.choice[other]], parent=None, shared=0)
+    requests = [alone if r == case.choice[other] else x for r, x in enumerate(case.requests)]
+    edited = dataclasses.replace(case, requests=tuple(requests))
+
+    assert prop.check(target, case).comparisons
+    with pytest.raises(
+        ValueError,
+        match=f"requests {case.choice[one]} and {case.choice[other]} differ in their first [0-9]+ tokens",
+    ):
+        prop.check(target, edited)
