@@ -12,9 +12,23 @@ import os
 from types import ModuleType
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from gdn_apc import impl as ours
 from gdn_apc.fuzz.targets.base import Batch, Claims, Layer, Target
+
+
+class Uninitialised(TorchFunctionMode):
+    """Inside, memory that nobody wrote yet is NaN, or the largest integer: what a kernel reads before it is written shows.
+
+    An allocator may return anything, and mostly returns zeros or what an earlier call left: nearly right.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        if func in (torch.empty, torch.empty_like):
+            made.fill_(torch.nan if made.is_floating_point() else torch.iinfo(made.dtype).max)
+        return made
 
 
 class NativeTarget(Target):
@@ -50,15 +64,16 @@ class NativeTarget(Target):
         return {f.name: getattr(meta, f.name) for f in dataclasses.fields(meta)}
 
     def conv(self, layer: Layer, x: torch.Tensor, conv_state: torch.Tensor, batch: Batch) -> torch.Tensor:
-        return self.impl.causal_conv1d(
-            x,
-            layer.conv_weight,
-            layer.conv_bias,
-            conv_state,
-            self._metadata(batch, x.shape[0]),
-            activation=layer.activation,
-            backend=self.backend,
-        )
+        with Uninitialised():
+            return self.impl.causal_conv1d(
+                x,
+                layer.conv_weight,
+                layer.conv_bias,
+                conv_state,
+                self._metadata(batch, x.shape[0]),
+                activation=layer.activation,
+                backend=self.backend,
+            )
 
     def delta(
         self,
@@ -71,18 +86,19 @@ class NativeTarget(Target):
         ssm_state: torch.Tensor,
         batch: Batch,
     ) -> torch.Tensor:
-        return self.impl.gated_delta_rule(
-            q,
-            k,
-            v,
-            g,
-            beta,
-            ssm_state,
-            self._metadata(batch, q.shape[0]),
-            scale=layer.scale,
-            use_qk_l2norm=layer.use_qk_l2norm,
-            backend=self.backend,
-        )
+        with Uninitialised():
+            return self.impl.gated_delta_rule(
+                q,
+                k,
+                v,
+                g,
+                beta,
+                ssm_state,
+                self._metadata(batch, q.shape[0]),
+                scale=layer.scale,
+                use_qk_l2norm=layer.use_qk_l2norm,
+                backend=self.backend,
+            )
 
     def core(
         self,
@@ -94,24 +110,25 @@ class NativeTarget(Target):
         ssm_state: torch.Tensor,
         batch: Batch,
     ) -> torch.Tensor:
-        return self.impl.gdn_core(
-            x,
-            a,
-            b,
-            layer.conv_weight,
-            layer.conv_bias,
-            layer.A_log,
-            layer.dt_bias,
-            conv_state,
-            ssm_state,
-            self._metadata(batch, x.shape[0]),
-            num_k_heads=layer.H,
-            head_k_dim=layer.K,
-            scale=layer.scale,
-            use_qk_l2norm=layer.use_qk_l2norm,
-            activation=layer.activation,
-            backend=self.backend,
-        )
+        with Uninitialised():
+            return self.impl.gdn_core(
+                x,
+                a,
+                b,
+                layer.conv_weight,
+                layer.conv_bias,
+                layer.A_log,
+                layer.dt_bias,
+                conv_state,
+                ssm_state,
+                self._metadata(batch, x.shape[0]),
+                num_k_heads=layer.H,
+                head_k_dim=layer.K,
+                scale=layer.scale,
+                use_qk_l2norm=layer.use_qk_l2norm,
+                activation=layer.activation,
+                backend=self.backend,
+            )
 
     def _metadata(self, batch: Batch, num_tokens: int, backend: str | None = None) -> ours.BlockIndexMetadata:
         return self.impl.build_metadata(
