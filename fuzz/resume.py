@@ -10,6 +10,7 @@ Imports ``fuzz``, no torch and no hypothesis. Exercise it with ``pytest tests/fu
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ KNOWN = ("expect", "baseline")
 
 SAME = ("target", "versions", "device", "code")
 """What must be now as it was then, in the order in which differences are named."""
+
+
+LARGE, ABOUT = ("vllm", "fla", "transformers"), ("fla", "mamba", "gdn", "conv", "delta", "qwen3_next")
+"""Packages that targets live in, and words in the names of the modules that matter of them."""
 
 
 class Mismatch(Exception):
@@ -130,6 +135,26 @@ def set_aside(run: RunFolder) -> list[Path]:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
         kept.append(path.rename(path.with_name(f"interrupted-{digest}.json")))
     return kept
+
+
+def sources(module: str) -> list[Path]:
+    """Files of a target that may be a working tree, by what is imported now: its module, its siblings, kernels.
+
+    Of a large package only modules whose names say that they are about such layers: the others differ from machine to
+    machine, and decide nothing here.
+    """
+    top = module.partition(".")[0]
+    found = set()
+    for name, loaded in list(sys.modules.items()):
+        first, file = name.partition(".")[0], getattr(loaded, "__file__", None)
+        ours = name == module or (first == top != "gdn_apc")
+        if (
+            file
+            and file.endswith(".py")
+            and (ours or (first in LARGE and any(word in name for word in ABOUT)))
+        ):
+            found.add(Path(file))
+    return sorted(path for path in found if path.exists())
 
 
 def code(package: Path, more: Iterable[Path] = ()) -> str:

@@ -182,9 +182,7 @@ class Session:
         }
 
     def _code(self) -> dict[str, str]:
-        module = sys.modules.get(type(self.target).__module__)
-        files = [Path(f) for f in [getattr(module, "__file__", None)] if f]
-        return {"code": resume.code(Path(__file__).parents[1], files)}
+        return {"code": resume.code(Path(__file__).parents[1], resume.sources(type(self.target).__module__))}
 
     def _start(self, every: list[Property], selected: list[str]) -> dict[str, Any]:
         claimed, left_out = pairs(self.target)

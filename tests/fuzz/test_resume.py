@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import gdn_toys
@@ -274,6 +275,23 @@ def test_the_code_is_known_by_its_text(tmp_path):
     file.write_text("x = 2")
 
     assert resume.code(tmp_path) != before != resume.code(tmp_path, [Path(__file__)])
+
+
+def test_a_working_tree_under_test_is_part_of_the_code(tmp_path, monkeypatch):
+    """Its version does not change with an edit. Modules that are about other things do not count."""
+    for name in ("vllm_toy", "vllm.layers.mamba.gdn", "vllm.entrypoints.cli"):
+        file = tmp_path / f"{name}.py"
+        file.write_text("x = 1")
+        module = types.ModuleType(name)
+        module.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    assert [path.stem for path in resume.sources("vllm_toy")] == ["vllm.layers.mamba.gdn", "vllm_toy"]
+    before = resume.code(tmp_path, resume.sources("vllm_toy"))
+    (tmp_path / "vllm.entrypoints.cli.py").write_text("x = 2")
+    assert resume.code(tmp_path, resume.sources("vllm_toy")) == before
+    (tmp_path / "vllm.layers.mamba.gdn.py").write_text("x = 2")
+    assert resume.code(tmp_path, resume.sources("vllm_toy")) != before
 
 
 # ---- as a person does it --------------------------------------------------------------------------------------------
