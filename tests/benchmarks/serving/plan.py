@@ -29,6 +29,11 @@ class Job:
     seconds: float
     arguments: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def again(self) -> bool:
+        """Whether it repeats, with another seed, what was measured before."""
+        return self.arguments.get("seed", 0) > (2 if self.part == "prefill" else 0)
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -168,8 +173,12 @@ def engine(name: str, scale: Scale, out: Path) -> tuple[dict[str, Any], dict[str
     return setup, environment
 
 
-def jobs(scale: Scale) -> Iterator[Job]:
-    """Everything, in order: what matters most first, engines in turns."""
+def jobs(scale: Scale) -> list[Job]:
+    """Everything, in order: what matters most first, repetitions last, engines in turns."""
+    return sorted(_all(scale), key=lambda job: job.again)
+
+
+def _all(scale: Scale) -> Iterator[Job]:
     for eager in (True, False):
         yield Job("check", "check", "check", 60, dict(step="life", eager=eager))
         yield Job("check", "check", "check", 15, dict(step="warm_equals_cold", eager=eager))
