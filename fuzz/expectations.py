@@ -14,7 +14,9 @@ Both are TOML files of the same entries::
 A failing example that an entry matches is counted and passed over, so the search goes on for others. ``--expect``
 entries must still fail: one whose case holds, or that has no case and matched nothing although its property compared
 as many examples as a campaign needs, fails the campaign. ``--baseline`` entries may be mended: that is reported, nothing more.
-``--write-baseline`` collects every kind of failure that a campaign meets into such a file.
+``--write-baseline`` collects every kind of failure that a campaign meets into such a file. Write it with more examples
+than the gate will draw, or gate with ``--gdn-profile gate``, which draws the same ones every time: a kind that is rarer
+than either run is deep would count as new.
 
 Imports ``fuzz`` (cases, the ledger, properties). Exercise it with ``pytest tests/fuzz/test_expectations.py``.
 """

@@ -17,9 +17,10 @@ NUMBER = r"(?:[-+]?(?:\d+(?:[.,]\d+)*(?:e[-+]?\d+)?|inf\b))"
 
 
 def signature(message: str) -> str:
-    """The kind of a message: its first clause, ``#`` for each number and ``[#]`` for each list."""
+    """The kind of a message: its first clause, ``#`` for each number, ``[#]`` for each list, ``(…)`` for a word in brackets."""
     line = re.split(r";|, for the rows|\n", message, maxsplit=1)[0]
-    return re.sub(NUMBER, "#", re.sub(r"\[[^\]]*\]", "[#]", line))
+    line = re.sub(r"\([a-z_]+\)", "(…)", re.sub(r"\[[^\]]*\]", "[#]", line))
+    return re.sub(NUMBER, "#", line)
 
 
 def worst_ratio(message: str) -> float:

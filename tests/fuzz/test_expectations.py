@@ -46,6 +46,10 @@ def test_a_kind_is_the_first_clause_without_its_numbers():
     assert signature(WRONG) == signature(WRONG.replace("-0.03", "4.5e+30").replace("25 of 40", "1 of 2"))
     assert signature(WRONG) != signature(WRONG.replace("1e-05", "nan"))
     assert signature("x is [1, 0], expected [], for the rows (n 0, m 1)") == "x is [#], expected [#]"
+    assert (
+        signature("output depends on the batch (alone): 1 and 2")
+        == "output depends on the batch (…): # and #"
+    )
     assert worst_ratio(WRONG) == worst_ratio(WRONG + "; expected state(3) of request 0") == 177
     assert worst_ratio("worst ratio inf") == worst_ratio("no ratio") == math.inf
     assert worst_ratio("worst ratio 4.12e+30") == 4.12e30
