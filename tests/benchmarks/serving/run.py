@@ -13,6 +13,7 @@ Needs vLLM 0.31 and this package in one environment; imports neither. ``plan.py`
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import queue
@@ -84,7 +85,7 @@ class Process:
 
     def send(self, what: dict[str, Any]) -> None:
         """One line to it."""
-        if self.alive:
+        with contextlib.suppress(OSError):  # it may just have ended; its answer says so
             self.process.stdin.write(json.dumps(what) + "\n")
             self.process.stdin.flush()
 

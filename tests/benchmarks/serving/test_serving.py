@@ -100,3 +100,15 @@ def test_the_command(tmp_path, capsys):
     with pytest.raises(SystemExit):
         run.main([])
     assert "--out: where should the results go? for example" in capsys.readouterr().err
+
+
+def test_an_engine_that_does_not_start(tmp_path):
+    """A process that ends is an error with its place in the log, not a crash of the whole run."""
+    process = run.Process("gone", dict(model="none"), {"PYTHONPATH": str(tmp_path)}, tmp_path)
+    (tmp_path / "vllm.py").write_text("raise RuntimeError('no vLLM')")
+    answers = [process.answer(60)]
+    process.process.wait()
+    process.send(dict(go=True))
+    answers.append(process.answer(60))
+    assert "error" in answers[0] and answers[1] == dict(error="the process ended; see its log")
+    process.stop()
