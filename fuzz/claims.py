@@ -47,12 +47,14 @@ class Clause:
 
     def shows(self, e: dict[str, Any]) -> bool:
         """Whether an example or a failure (an event of ``events.jsonl``) is about this clause."""
+        failed = e["event"] != "example"
+        shown = {name for name, count in e.get("ledger", {}).items() if count} | set(e.get("smallest", ()))
         return (
             e["property"] in self.properties
-            and (self.event is None or e.get("ledger", {}).get(self.event, 0) > 0)
+            and (self.event is None or self.event in shown)
             and (self.pair is None or e.get("dtypes") == self.pair)
             and (self.levels is None or e.get("level") in self.levels)
-            and (e["event"] == "example" or not self.about or self.about in about(e))
+            and (not failed or not self.about or self.about in about(e))
         )
 
 
@@ -167,14 +169,14 @@ def judge(
     """The matrix from what is claimed (:func:`record`), counts (:func:`tally`) and failures (events).
 
     Failures of one kind are judged together: a clause about an event or a pair of dtypes is broken if all of them show
-    it. A failure that ``values`` shows as well says nothing against the clause of the property that met it.
+    it, or the smallest of them does (``smallest``, its events). A failure that ``values`` shows as well says nothing against the clause of the property that met it.
     """
     failures = [common(kind) for kind in groups(failures)]
     plain = {signature(e["message"]) for e in failures if e["property"] == "values"}
     broken: dict[str, set[str]] = {}
     for e in failures:
-        if e["property"] != "machine_kernels" and signature(e["message"]) in plain:
-            e = {**e, "property": "values"}
+        if e["property"] not in ("values", "machine_kernels") and signature(e["message"]) in plain:
+            continue
         for c in CLAUSES:
             if c.shows(e):
                 broken.setdefault(c.name, set()).add(e["property"])

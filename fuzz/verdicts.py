@@ -283,7 +283,13 @@ def merge(records: list[dict[str, Any]]) -> dict[str, Any]:
 def matrix(record: dict[str, Any]) -> list[claims.Row]:
     """The matrix of claims of a survey's record."""
     failures = [
-        {"event": "failure", "property": k["property"], "message": k["message"], **k["shown"]}
+        {
+            "event": "failure",
+            "property": k["property"],
+            "message": k["message"],
+            **k["shown"],
+            "smallest": ledger.events_of(Case.from_json(json.dumps(k["case"]))),
+        }
         for k in record["kinds"]
     ]
     return claims.judge(record["clauses"], record["counts"], failures)
