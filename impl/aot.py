@@ -45,7 +45,7 @@ def variants(
 
     C, torch_dtype = 64, DTYPES[dtype]
     launches = config(V, torch_dtype, arch)
-    _, products, of_scan, of_prepare = triton_path.OPERANDS[torch_dtype]
+    _, products, _, blocks = triton_path.OPERANDS[torch_dtype]
     scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[products]
     inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b"), dtype)
     pointers = inputs | {
@@ -67,13 +67,13 @@ def variants(
             "prepare",
             chunked.prepare_kernel,
             launches.prepare,
-            dict(L2NORM=True, PRECISION=of_prepare, **chunk),
+            dict(L2NORM=True, BLOCKS=blocks, **chunk),
         ),
         (
             "scan",
             chunked.scan_kernel,
             launches.scan,
-            dict(V=V, BV=launches.scan.tile, PRECISION=of_scan, STAGES=launches.scan.num_stages, **chunk),
+            dict(V=V, BV=launches.scan.tile, STAGES=launches.scan.num_stages, **chunk),
         ),
         (
             "recurrent",

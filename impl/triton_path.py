@@ -20,13 +20,13 @@ from gdn_apc.impl.kernels.gates import gates_kernel
 from gdn_apc.impl.kernels.recurrent import recurrent_kernel
 from gdn_apc.impl.metadata import BlockIndexMetadata
 
-# By input dtype: operands of products in Triton, in the scratch between the chunk kernels, and the precision of fp32
-# products in ``scan`` and in ``prepare``. fp16 goes through tf32: it has fp16's mantissa, and cannot overflow where a state
-# exceeds 65,504. Plain fp32 products of ``prepare``'s many small blocks would need 20 KB of stack a thread.
+# By input dtype: operands of products in Triton, in the scratch between the chunk kernels, the precision of fp32 products, and
+# that of the small blocks of which T is made. fp16 goes through tf32: it has fp16's mantissa, and cannot overflow where
+# a state exceeds 65,504. Three tf32 products are off by up to 2⁻²⁰, all to one side: too much beside fp32 operands.
 OPERANDS = {
-    torch.bfloat16: (tl.bfloat16, torch.bfloat16, "ieee", "ieee"),
-    torch.float16: (tl.float32, torch.float32, "tf32", "tf32"),
-    torch.float32: (tl.float32, torch.float32, "ieee", "tf32x3"),
+    torch.bfloat16: (tl.bfloat16, torch.bfloat16, "ieee", "tf32x3"),
+    torch.float16: (tl.float32, torch.float32, "tf32", "tf32x3"),
+    torch.float32: (tl.float32, torch.float32, "ieee", "ieee"),
 }
 
 MAX_K = 128
@@ -53,12 +53,13 @@ def recurrent_constants(K: int, V: int, l2norm: bool) -> dict[str, Any]:
 
 def chunk_constants(K: int, B: int, C: int, dtype: torch.dtype) -> dict[str, Any]:
     """Compile-time arguments that both chunk kernels take."""
-    operand, *_ = OPERANDS[dtype]
+    operand, _, precision, _ = OPERANDS[dtype]
     return dict(
         K=K,
         BK=next_power_of_two(max(K, 16)),
         BT=next_power_of_two(max(min(B, C), 16)),
         OPERAND=operand,
+        PRECISION=precision,
     )
 
 
@@ -183,7 +184,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
     HV, V = v.shape[1:]
     shape = chunk_constants(K, meta.block_size, meta.chunk_size, q.dtype)
     chunks, BT, BK = meta.chunk_row.shape[0], shape["BT"], shape["BK"]
-    _, dtype, of_scan, of_prepare = OPERANDS[q.dtype]
+    _, dtype, _, blocks = OPERANDS[q.dtype]
     products = dict(dtype=dtype, device=q.device)
     queries, keys = torch.empty(2, chunks, H, BT, BK, **products)
     inverses, scores = torch.empty(2, chunks, HV, BT, BT, **products)
@@ -193,7 +194,7 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
         meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
         scale, meta.block_size, meta.chunk_size,
         q.stride(0), k.stride(0), H, HV,
-        L2NORM=use_qk_l2norm, PRECISION=of_prepare, **shape, **launches.prepare.options,
+        L2NORM=use_qk_l2norm, BLOCKS=blocks, **shape, **launches.prepare.options,
     )  # fmt: skip
     launch = launches.scan
     scan_kernel[(triton.cdiv(V, launch.tile), HV, meta.num_rows)](
@@ -201,5 +202,5 @@ def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launche
         meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.read_slot, meta.block_table,
         meta.block_table.shape[1], meta.block_size, meta.chunk_size,
         v.stride(0), o.stride(0), *ssm_state.stride()[:3], meta.block_table.stride(0), H, HV,
-        V=V, BV=launch.tile, PRECISION=of_scan, STAGES=launch.num_stages, **shape, **launch.options,
+        V=V, BV=launch.tile, STAGES=launch.num_stages, **shape, **launch.options,
     )  # fmt: skip

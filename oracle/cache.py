@@ -137,7 +137,7 @@ def disturbed_step(
     result = StepResult(o, torch.empty_like(o))
     magnitude = torch.maximum(S.abs().amax((1, 2), keepdim=True), v.abs().amax((0, 2))[:, None, None])
     overflowed = not bool(S.isfinite().all())
-    deviations, gross = [], torch.empty_like(o)
+    deviations, gross, turned = [], torch.empty_like(o), torch.empty_like(o)
     turn = torch.zeros_like(S)  # one ulp of the last value stored in this step, decayed
     decay, beta = (x[:, :, None, None] for x in (torch.exp(g), beta))
     columns = [x[..., None] for x in (q, k, v)]
@@ -145,7 +145,9 @@ def disturbed_step(
         for start, end in chunks:
             for t in range(start, end):
                 o[t] = advance(S, *(x[t] for x in columns), decay[t], beta[t]).sum(-1)
-            near, gross[start:end] = copies.token() if copies.one_token else copies.chunk(start, end)
+            near, gross[start:end], turned[start:end] = (
+                copies.token() if copies.one_token else copies.chunk(start, end)
+            )
             deviations.append(near - o[start:end])
             turn = turn * decay[start:end].prod(0)
         overflowed = overflowed or (dtypes[1] == "fp16" and not bool(copies.state.isfinite().all()))
@@ -159,7 +161,7 @@ def disturbed_step(
             copies.persist(S, dtypes[1])
             turn = torch.zeros_like(S) if dtypes[1] == "fp32" else 2 * half_ulp(S, dtypes[1])
             S = round_to(S, dtypes[1])
-    spread = torch.cat(deviations, 1), gross
+    spread = torch.cat(deviations, 1), gross, turned
     result.o_unstored_tol = output_tolerance(
         *_defined(overflowed, *spread), copies.roundoff, magnitude[None, :, :, 0]
     )

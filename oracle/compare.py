@@ -30,22 +30,31 @@ FLOOR = 2.0**-126
 """Absolute floor, times the magnitude at hand: kernels may flush subnormal intermediate values to zero."""
 
 
+TURNS = 3.0
+"""Tolerance over the root of the squares of turned roundings: many turn either way, or one or two alone."""
+
+
 def output_tolerance(
-    deviation: torch.Tensor, gross: torch.Tensor, roundoff: float, magnitude: torch.Tensor
+    deviation: torch.Tensor,
+    gross: torch.Tensor,
+    turned: torch.Tensor,
+    roundoff: float,
+    magnitude: torch.Tensor,
 ) -> torch.Tensor:
     """Tolerance before storing of outputs: ``deviation: [R, m, HV, V]`` of the copies → [m, HV, V].
 
     ``gross: [m, HV, V]``: sum of squares of the products that make up each output, its natural measure. Relative to
     it the copies and value rows of a head are pooled, since they see the same operands, and half the average
     over the step's tokens is added, since a few copies may be close to exact by chance. A single large deviation
-    also counts for its own element. ``magnitude``: [1, HV, 1], largest value at hand, for the floor.
+    also counts for its own element. ``turned: [m, HV, V]``: squares of what single elements of a stored state add if
+    they are rounded the other way; copies that turn all of them at once may see them cancel. ``magnitude``: [1, HV, 1], largest value at hand, for the floor.
     """
     square = deviation.square()
     measure = torch.maximum(gross, 1e-8 * gross.mean(-1, keepdim=True)).clamp(min=1e-300)
     relative = (square / measure).mean((0, 3), keepdim=True)[0]  # [m, HV, 1]
     relative = relative + relative.mean(0, keepdim=True) / 2 + roundoff**2 / 3
     own = square.amax(0) / 9
-    return COVERAGE * (measure * relative + own).sqrt() + FLOOR * (1 + magnitude)
+    return COVERAGE * (measure * relative + own).sqrt() + TURNS * turned.sqrt() + FLOOR * (1 + magnitude)
 
 
 def state_tolerance(

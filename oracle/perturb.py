@@ -130,6 +130,8 @@ class Copies:
         self.HV = state.shape[0]
         self.noise = Noise(state.device)
         self.state = state.repeat(REPLICAS, 1, 1)  # [R·HV, V, K]
+        # Squares of the ulps by which turned roundings moved the state, decayed: [HV, V, K].
+        self.turned = torch.zeros_like(state)
         self.written = torch.zeros_like(
             state
         )  # sums of squares of all parts of writes u kᵀ, decayed: [HV, V, K]
@@ -163,10 +165,11 @@ class Copies:
         out[: self.HV] = _hardware_round(x[: self.HV], self.operand)
         return out
 
-    def chunk(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def chunk(self, start: int, end: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens ``start`` to ``end`` of the step by equations (7) to (10).
 
-        Returns ``o: [R, end − start, HV, V]`` and its natural measure, ``[end − start, HV, V]``: see ``_measure``.
+        Returns ``o: [R, end − start, HV, V]``, its natural measure, ``[end − start, HV, V]``, and likewise the squares of
+        what turned roundings of earlier states may add to it: see ``_measure``.
         """
         r, noise = self._operand, self.noise
         q, k, v, g, beta = (x[:, start:end] for x in (self.q, self.k, self.v, self.g, self.beta))
@@ -191,7 +194,8 @@ class Copies:
         kept = noise.relative(from_start[:, -1:] * self.state, _EXP)
         measure = self._measure(q, k, v, D, beta, from_start, T, T_u, T_w, W, U, P, to_end)
         self.state = kept + self._product(r(to_end * U).mT, k)  # (10)
-        return o.view(REPLICAS, self.HV, *o.shape[1:]).transpose(1, 2), measure.transpose(0, 1)
+        o = o.view(REPLICAS, self.HV, *o.shape[1:]).transpose(1, 2)
+        return o, *(x.transpose(0, 1) for x in measure)
 
     def _product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         """``a @ b``, summed up in fp32: each addition rounds the sum so far. Matters beside fp32 operands only."""
@@ -201,15 +205,15 @@ class Copies:
         error = _FP32 * _drift(a[: self.HV], b[: self.HV]).sqrt()
         return exact + self.noise.like(exact) * error.repeat(REPLICAS, 1, 1)
 
-    def _measure(self, *chunk: torch.Tensor) -> torch.Tensor:
-        """What the chunk's outputs are made of: [HV, end − start, V]; and ``written`` brought to the chunk's end.
+    def _measure(self, *chunk: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the chunk's outputs are made of: [HV, end − start, V]; ``written`` and ``turned`` brought to its end.
 
         Sums of squares of all that is added up on the way to an output, U, W and A included, as if each summand had
         an independent relative error of 1: where large parts cancel, the errors follow the parts.
         """
         chunk = [x[: self.HV] for x in chunk]
         S = self.state[: self.HV]
-        q, k, v, D, beta, from_start, T, T_u, T_w, _, U, P, to_end = (x.square() for x in chunk)
+        q, k, v, D, beta, from_start, T, T_u, T_w, W, U, P, to_end = (x.square() for x in chunk)
         in_S = S.square() + self.written
         in_qS, in_WS, in_qk, in_PU = q @ in_S.mT, (T_w @ k) @ in_S.mT, q @ k.mT, P @ U
         if self.operand == "fp32":
@@ -221,9 +225,11 @@ class Copies:
         kept = from_start[:, -1:] * S.square() * (_EXP / _OPERAND_ERROR[self.operand]) ** 2
         self.written = from_start[:, -1:] * self.written + (to_end * (U + in_U)).mT @ k
         self.parts = self.written + kept
-        return from_start * in_qS + (D * in_qk) @ U + in_PU + P @ in_U
+        turned = from_start * (q @ self.turned.mT) + P @ (W @ self.turned.mT)
+        self.turned = from_start[:, -1:] * self.turned
+        return from_start * in_qS + (D * in_qk) @ U + in_PU + P @ in_U, turned
 
-    def token(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def token(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The only token of the step by equations (1) to (4), fp32 throughout; returns as ``chunk`` does."""
         noise = self.noise
         # A GPU's exp is 2^(g · log2 e) with a rounded argument, off by 2^-24 |g|: as for a chunk of one token.
@@ -242,7 +248,7 @@ class Copies:
         o = (noise.relative(S, _FP32_SUM) * self.q).sum(-1)  # (4)
         across = (self.q * self.k)[first].sum(-1).square()  # (q·k)²: [HV, 1]
         measure = (S[first].square() * q).sum(-1) + across * in_u
-        return o.view(REPLICAS, 1, self.HV, -1), measure[None]
+        return o.view(REPLICAS, 1, self.HV, -1), measure[None], torch.zeros_like(measure[None])
 
     @property
     def roundoff(self) -> float:
@@ -264,7 +270,10 @@ class Copies:
         if state_dtype == "fp32":
             return
         near = 4 * deviation.mean((0, -1), keepdim=True)[0] + 1.5 * deviation.amax(0)
-        self.state[: self.HV] = other_neighbour(exact, near, self.state[: self.HV], state_dtype)
+        rounded = self.state[: self.HV]
+        turned = other_neighbour(exact, near, rounded, state_dtype)
+        self.turned = self.turned + (turned - rounded).square()
+        self.state[: self.HV] = turned
 
 
 def other_neighbour(

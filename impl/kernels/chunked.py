@@ -52,21 +52,25 @@ def _of_tokens(ptr, t, count, HV):
 
 
 @triton.jit
-def _times(X, Y):
-    """Products of fp32 blocks: [N, 16, 16] @ [N, 16, 16]."""
-    return tl.dot(X, Y, input_precision="tf32x3")
+def _times(X, Y, PRECISION: tl.constexpr):
+    """Products of fp32 blocks. Beside fp32 operands they are exact to fp32, else to some 2⁻²⁰: T is rounded after that."""
+    if PRECISION == "ieee":
+        product = tl.dot(X, Y, input_precision="ieee")
+    else:
+        product = tl.dot(X, Y, input_precision="tf32x3")
+    return product
 
 
 @triton.jit
-def _join(X, A, i, j, SIZE: tl.constexpr):
+def _join(X, A, i, j, SIZE: tl.constexpr, BLOCKS: tl.constexpr):
     """From the inverses of diagonal blocks of size SIZE to those of size 2·SIZE: X - X M X, M joining each pair."""
     lower = (i % (2 * SIZE) >= SIZE) & (j % (2 * SIZE) < SIZE)
     M = tl.where((i // (2 * SIZE) == j // (2 * SIZE)) & lower, A, 0.0)
-    return X - _times(_times(X, M), X)
+    return X - _times(_times(X, M, BLOCKS), X, BLOCKS)
 
 
 @triton.jit
-def _inverse(A):
+def _inverse(A, BLOCKS: tl.constexpr):
     """(I + A)⁻¹ for strictly lower A: [N, 16, 16] fp32.
 
     Each step multiplies true inverses, so it is as stable as forward substitution.
@@ -75,9 +79,9 @@ def _inverse(A):
     i, j = r[None, :, None], r[None, None, :]
     A = tl.where(i > j, A, 0.0)
     X = tl.where(i == j, 1.0, 0.0) - tl.where(i // 2 == j // 2, A, 0.0)
-    X = _join(X, A, i, j, 2)
-    X = _join(X, A, i, j, 4)
-    return _join(X, A, i, j, 8)
+    X = _join(X, A, i, j, 2, BLOCKS)
+    X = _join(X, A, i, j, 4, BLOCKS)
+    return _join(X, A, i, j, 8, BLOCKS)
 
 
 @triton.jit
@@ -110,7 +114,7 @@ def prepare_kernel(
     scale, B, C,
     stride_q, stride_k, H, HV,
     K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr,
-    OPERAND: tl.constexpr, PRECISION: tl.constexpr, L2NORM: tl.constexpr,
+    OPERAND: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, L2NORM: tl.constexpr,
 ):  # fmt: skip
     """All that the scan needs of q, k, g and beta, chunk by chunk, without gaps and without tails. Grid (chunks, HV).
 
@@ -165,18 +169,19 @@ def prepare_kernel(
     strength = _of_tokens(beta, t, count, HV)
     if BT == 16:
         A = _small_blocks(key, key, G, G, of_k * strength, of_k, 1, BK, PRECISION)
-        inverse = tl.reshape(_inverse(A), [16, 16])
+        inverse = tl.reshape(_inverse(A, BLOCKS), [16, 16])
         tl.store(T + pair, (inverse * strength[None, :]).to(OPERAND))
     else:
         # Blocks of 16 tokens: all on the diagonal at once; then, of each pair of them, the second's rows times the first's.
         N: tl.constexpr = BT // 32
-        X = _inverse(_small_blocks(key, key, G, G, of_k * strength, of_k, 2 * N, BK, PRECISION))
+        X = _inverse(_small_blocks(key, key, G, G, of_k * strength, of_k, 2 * N, BK, PRECISION), BLOCKS)
         Xa, Xb = tl.split(tl.permute(tl.reshape(X, [N, 2, 16, 16]), [0, 2, 3, 1]))
         ka, kb = tl.split(tl.permute(tl.reshape(key, [N, 2, 16, BK]), [0, 2, 3, 1]))
         Ga, Gb = tl.split(tl.permute(tl.reshape(G, [N, 2, 16]), [0, 2, 1]))
         na, nb = tl.split(tl.permute(tl.reshape(of_k, [N, 2, 16]), [0, 2, 1]))
         _sa, sb = tl.split(tl.permute(tl.reshape(strength, [N, 2, 16]), [0, 2, 1]))
-        Xba = -_times(Xb, _times(_small_blocks(kb, ka, Gb, Ga, nb * sb, na, N, BK, PRECISION), Xa))
+        Aba = _small_blocks(kb, ka, Gb, Ga, nb * sb, na, N, BK, PRECISION)
+        Xba = -_times(Xb, _times(Aba, Xa, BLOCKS), BLOCKS)
         down, right = tl.arange(0, 2)[None, :, None, None, None], tl.arange(0, 2)[None, None, None, :, None]
         X = tl.where(down == 0, Xa[:, None, :, None, :], Xba[:, None, :, None, :])
         X = tl.where(right == 0, X, tl.where(down == 1, Xb[:, None, :, None, :], 0.0))
@@ -195,8 +200,7 @@ def prepare_kernel(
             A = tl.dot(k_high.to(OPERAND), tl.trans(k_low.to(OPERAND)), input_precision=PRECISION)
             A *= tl.exp(tl.minimum(G_high[:, None] - G_low[None, :], 0.0))
             A *= (n_high * s_high)[:, None] * n_low[None, :]
-            across = tl.dot(A, low, input_precision="tf32x3")
-            across = -tl.dot(high, across, input_precision="tf32x3")
+            across = -_times(high, _times(A, low, BLOCKS), BLOCKS)
             block = u[:, None] * 64 + u[None, :]
             tl.store(T + block, (low * s_low[None, :]).to(OPERAND))
             tl.store(T + (block + 32), tl.zeros([32, 32], tl.float32).to(OPERAND))
