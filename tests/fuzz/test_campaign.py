@@ -195,11 +195,11 @@ def test_an_edit_that_breaks_does_not_cost_the_failure(drive, monkeypatch):
 
 def test_shrinking_stops_at_its_cap_and_keeps_the_smallest_case(drive):
     started = time.monotonic()
-    driven = drive(gdn_toys.toy("fails-slowly"), shrink_seconds=0.3)
+    driven = drive(gdn_toys.toy("fails-slowly"), shrink_seconds=0.7)
 
     assert time.monotonic() - started < 10
-    assert driven.failure.shrunk == "stopped at its cap of 0.3 s"
-    assert 1 <= driven.failure.attempts <= 8
+    assert driven.failure.shrunk == "stopped at its cap of 0.7 s"
+    assert 1 <= driven.failure.attempts <= 16
     assert driven.failure.answer()[0].num_tokens < Case.from_json(driven.failure.first.read_text()).num_tokens
 
 
@@ -230,10 +230,10 @@ def test_filtering_too_much_is_our_fault(drive):
 
 def test_time_is_looked_at_between_rounds_only(drive):
     prop = gdn_toys.toy("holds", check=lambda target, case: time.sleep(0.02) or Checked(1))
-    none, some = (drive(prop, budget=None, seconds=seconds).outcome for seconds in (0.0, 1.0))
+    none, some = (drive(prop, budget=None, seconds=seconds).outcome for seconds in (0.0, 3.0))
 
     assert (none.rounds, none.examples) == (1, ROUND)
-    assert some.rounds > 1 and some.seconds < 5
+    assert some.rounds > 1 and some.seconds < 8
 
 
 def test_other_kinds_count_their_comparisons(drive):

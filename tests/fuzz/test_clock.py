@@ -40,6 +40,7 @@ def test_the_time_of_day_may_jump(monkeypatch):
 
 def test_spans_inside_spans_are_charged_once():
     clock.take()
+    began = time.perf_counter()
 
     @clock.span("oracle")
     def oracle():
@@ -51,9 +52,9 @@ def test_spans_inside_spans_are_charged_once():
         with pytest.raises(KeyError), clock.span("target"):
             time.sleep(0.01)
             raise KeyError
-    spent = clock.take()
+    spent, wall = clock.take(), time.perf_counter() - began
 
-    assert 0.02 <= spent["comparison"] < 0.03 + 0.02
-    assert 0.03 <= spent["oracle"] and 0.01 <= spent["target"]
+    assert 0.02 <= spent["comparison"] and 0.03 <= spent["oracle"] and 0.01 <= spent["target"]
+    assert sum(spent.values()) <= wall + 0.001
     assert set(spent) <= set(clock.LABELS)
-    assert sum(clock.take().values()) < 0.02
+    assert clock.take().keys() <= {"generation"}

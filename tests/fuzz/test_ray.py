@@ -48,7 +48,9 @@ def test_shards_of_several_tasks_become_one_campaign(tmp_path):
     assert status == 1, said
     assert totals.examples["holds"] == 100 and {shard for _, shard in totals.status} == {0, 1}
     assert "FOUND   fails-shard" in said and "FAILED (exit status 1)" in said
-    (tmp_path / "sitecustomize.py").write_text("import gdn_toys")  # a replay runs without pytest and its plugins
+    (tmp_path / "sitecustomize.py").write_text(
+        "import gdn_toys"
+    )  # a replay runs without pytest and its plugins
     for failure in totals.failures:
         replay = subprocess.run(
             [*COMMAND, "replay", str(run.cases / failure["case"])], cwd=tmp_path, capture_output=True, text=True,
@@ -104,7 +106,7 @@ def test_minutes_end_by_the_clock_on_the_wall(tmp_path):
     status, said = campaign(tmp_path, "slow", *NEW, "-n", "2", "--minutes", "0.6")
 
     assert status in (0, 5), said  # 5: a busy machine compared too little in that time
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 36 + 24  # until Ray has gone
 
 
 def test_no_cluster_is_bad_usage(tmp_path):
