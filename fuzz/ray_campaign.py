@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -119,6 +120,7 @@ def run(
     """Drive all shards to their end, into ``folder``. Ctrl-C and SIGTERM end it early, with what was found."""
     from gdn_apc.fuzz.session import record_floors
 
+    _answers(given.ray)
     try:
         # Ray's own word too: without an address it would join whatever $RAY_ADDRESS names.
         ray.init(given.ray, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
@@ -139,6 +141,19 @@ def run(
         ray.shutdown()
         signal.signal(signal.SIGTERM, old)
         merge.finish(folder, reasons or ["internal error"], clock.elapsed(), record_floors, Path.cwd())
+
+
+def _answers(address: str) -> None:
+    """Raises :class:`NoCluster` where nobody listens: Ray itself would wait for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # local, auto
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as e:
+        raise NoCluster(
+            f"ray: no cluster at {address!r}: {e}; start one by `ray start --head`, or give --ray local"
+        ) from e
 
 
 class Driver:
