@@ -22,7 +22,7 @@ RELEASES = [
     ("vllm", "0.25.1", {"51562", "53877"}),
     ("vllm", "0.31.0", set()),
     ("vllm", "0.33.0", set()),
-    ("vllm-all", "0.31.0", {"56196", "a race", "packed tokens"}),
+    ("vllm-all", "0.31.0", {"56196", "packed tokens"}),
     ("vllm-metadata", "0.25.1", {"51562"}),
     ("vllm-metadata", "0.33.0", set()),
     ("fla", "0.6.0", {"sign of zero"}),
