@@ -306,15 +306,6 @@ INVERSE = (
         "The inverse is rounded to bf16, whatever the inputs.",
         also=((STORED_32, STORED_32.replace(".to(OPERAND)", f"{BF16}.to(OPERAND)")),),
     ),
-    plant(
-        "system_in_operand_dtype",
-        CHUNKED,
-        "* of_left * of_right",
-        "* of_left * of_right).to(left.dtype).to(tl.float32)",
-        "dtype",
-        "What is inverted is rounded as operands are: wrong for bf16 inputs only.",
-        also=(("return products * ", "return (products * "),),
-    ),
 )
 
 FAULTS = FACTORS + PACKED + INVERSE

@@ -247,14 +247,6 @@ SCAN = (
         "dtype",
         "The decay of a chunk is rounded as operands are: wrong for bf16 inputs only.",
     ),
-    plant(
-        "update_rounded_twice",
-        CHUNKED,
-        "fresh = (fresh * to_end[None, :]).to(OPERAND)",
-        "fresh = (fresh.to(OPERAND).to(tl.float32) * to_end[None, :]).to(OPERAND)",
-        "dtype",
-        "What is written is rounded before it decays, and again after.",
-    ),
     Mutant(
         "rounded_before_the_scale",
         "dtype",
