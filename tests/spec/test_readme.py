@@ -70,7 +70,9 @@ def test_the_map_names_every_action_and_invariant():
     mapped = {name for row in rows() for name in re.findall(r"`(\w+)`", row[0])}
     defined = set().union(*(defined_in(job.module) for job in CONFIGURATIONS))
     assert mapped <= defined
-    next_state = re.compile(r"(?ms)^(?:Next(?!Batch)\w*|Schedule\w*|PreemptFor)(?:\(\w\))? ==(.*?)(?=^\w|^\\\*|^-)")
+    next_state = re.compile(
+        r"(?ms)^(?:Next(?!Batch)\w*|Schedule\w*|PreemptFor)(?:\(\w\))? ==(.*?)(?=^\w|^\\\*|^-)"
+    )
     text = "\n".join(
         (MODULES / f"{m}.tla").read_text()
         for m in ("Cache", "Pipeline", "Preempt", "Retention", "Speculation")

