@@ -19,7 +19,7 @@ from gdn_apc.fuzz.targets.base import Batch, Claims, Layer, Target
 
 
 class Uninitialised(TorchFunctionMode):
-    """Inside, memory that nobody wrote yet is NaN, or the largest integer: what a kernel reads before it is written shows.
+    """Inside, memory that nobody wrote yet is NaN, True, or the largest integer: what a kernel reads before it is written shows.
 
     An allocator may return anything, and mostly returns zeros or what an earlier call left: nearly right.
     """
@@ -27,8 +27,15 @@ class Uninitialised(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         made = func(*args, **(kwargs or {}))
         if func in (torch.empty, torch.empty_like):
-            made.fill_(torch.nan if made.is_floating_point() else torch.iinfo(made.dtype).max)
+            made.fill_(_unwritten(made.dtype))
         return made
+
+
+def _unwritten(dtype: torch.dtype) -> float | int | bool:
+    """What memory of this dtype holds before it is written: NaN, True, or the largest integer."""
+    if dtype.is_floating_point:
+        return torch.nan
+    return True if dtype == torch.bool else torch.iinfo(dtype).max
 
 
 class NativeTarget(Target):

@@ -105,3 +105,14 @@ def test_a_race_between_programs_is_seen():
 
     assert "depends on the order of programs (reversed)" in caught(order=0, races=False)
     assert "two programs of one launch meet in memory" in caught(order=0, races=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.bool])
+def test_memory_that_nobody_wrote_shows(dtype):
+    """Of every dtype that our kernels allocate: flags of the metadata too."""
+    from gdn_apc.fuzz.targets.native import Uninitialised
+
+    with Uninitialised():
+        made = torch.empty(3, dtype=dtype), torch.empty_like(torch.zeros(2, dtype=dtype))
+    for t in made:
+        assert bool(t.isnan().all() if dtype.is_floating_point else (t.int() >= 1).all())
