@@ -6,7 +6,7 @@ mode does (``_vllm_layer.py``); what the layer cannot be asked (no SiLU, no L2 n
 kernels it would call.
 
 ``vllm-all`` is the convolution in ``all`` mode, which walks the block table itself, with the indices of vLLM's own
-builder; releases from 0.33 on have no such mode. ``vllm-metadata`` is the arithmetic alone, without kernels: the
+builder; releases from 0.32 on have no such mode. ``vllm-metadata`` is the arithmetic alone, without kernels: the
 indices of ``all`` mode where they exist, and the slots of ``align`` mode.
 
 Where vLLM deviates from what it is asked here, and why: ``tests/anchors/VERDICTS.md``. ``_vllm_loader.py`` says how
@@ -180,7 +180,7 @@ class VllmTarget(_Vllm, Blockwise):
 class VllmMetadataTarget(_Vllm):
     """The block-index arithmetic alone: no kernel is needed, so it runs wherever vLLM's Python files are.
 
-    ``block_idx_*`` are those of ``all`` mode, up to 0.32. ``write_slot`` and ``has_initial_state`` are what the GDN
+    ``block_idx_*`` are those of ``all`` mode, up to 0.31. ``write_slot`` and ``has_initial_state`` are what the GDN
     builder hands the kernels in ``align`` mode: the slot of the row's last token, and whether a state is read. The
     engine gives that builder one row for each block that a prefill enters; here it is asked for whole rows.
     """

@@ -53,7 +53,7 @@ BUGS = """\
 | --- | --- | --- | --- | --- |
 | vllm 51562 | a first step of one token is taken for a decode and reads what its slot held | 0.23 to 0.30 | 0.31.0 | `values`, `hit_is_used`, `machine_kernels`, `metadata` |
 | vllm 53877 | the packed decode kernel rounds beta to 16 bits | 0.23 to 0.28 | 0.29.0 | `values`, `hit_is_used`, `machine_kernels` |
-| vllm 56196 | in `all` mode, a 2-token prefill after a hit overwrites the shared block and leaves its own unwritten | 0.23 to 0.32 | 0.33.0, which has no such mode | `write_set`, `values`, `index_movement` |
+| vllm 56196 | in `all` mode, a 2-token prefill after a hit overwrites the shared block and leaves its own unwritten | 0.23 to 0.31 | 0.32.0, which has no such mode | `write_set`, `values`, `index_movement` |
 
 Others of the catalogue that live in these releases need what no survey reaches: speculative decoding, CUDA graphs,
 several ranks, the engine's scheduler and block manager, or sizes beyond 2^31 elements on a GPU.
