@@ -138,7 +138,9 @@ def gated_delta_rule(
         out = torch.empty(T, HV, V, dtype=v.dtype, device=v.device)
     check_tensor("out", out, (T, HV, V), q.device, (v.dtype,))
     if HV > 1 and out.stride(1) != V:
-        raise ValueError(f"out: strides {out.stride()}, expected heads side by side; pass a contiguous tensor")
+        raise ValueError(
+            f"out: strides {out.stride()}, expected heads side by side; pass a contiguous tensor"
+        )
     if meta.chunk_size > MAX_CHUNK_SIZE:
         raise ValueError(
             f"chunk_size: {meta.chunk_size}, expected at most {MAX_CHUNK_SIZE}; build the metadata with 64"

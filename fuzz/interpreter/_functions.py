@@ -18,6 +18,7 @@ import triton.runtime.interpreter as stock
 from gdn_apc.fuzz.interpreter import _memory
 from gdn_apc.fuzz.interpreter._bf16 import widen
 from gdn_apc.fuzz.interpreter._ops import CASTS, F32, I32, LOADS, OPERANDS, PLAIN, like, operand
+from gdn_apc.fuzz.interpreter._scan import prefix_sums
 from gdn_apc.fuzz.interpreter._settings import SETTINGS
 from gdn_apc.fuzz.interpreter._types import scalar, tile
 
@@ -197,7 +198,7 @@ def _cumsum(slow):
     def fast(input, axis=0, reverse=False, dtype=None):
         axis = axis.value if type(axis) is tl.constexpr else axis
         if dtype is None and not reverse and SETTINGS.fast and _axis_fits(input, axis):
-            return tile(np.cumsum(input.handle.data, axis=axis), F32)
+            return tile(prefix_sums(input.handle.data, axis), F32)
         return slow(input, axis, reverse, dtype)
 
     return fast

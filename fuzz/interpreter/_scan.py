@@ -4,6 +4,9 @@ Stock, ``tl.associative_scan`` and ``tl.reduce`` call the combining function onc
 elements take a second. The function is elementwise, so it combines slices as well: one call for each position
 along the axis, in the same order, with the same results. Negative axes count from the end.
 
+Prefix sums of floats are added up as lanes of a GPU do, in doubling steps: the stock interpreter goes from the first
+to the last, so that a sum repeats bit for bit where zeros follow. On a GPU it need not, and a kernel may not rely on it.
+
 Imports triton and numpy. Exercise it with ``pytest tests/fuzz/test_interpreter_mends.py``.
 """
 
@@ -77,7 +80,25 @@ def _reduce(self, input):
     return out
 
 
+def prefix_sums(data: np.ndarray, axis: int) -> np.ndarray:
+    """Running sums along ``axis`` in the data's own dtype: in step s each place adds what lies 2^s before it."""
+    if data.dtype.kind != "f":
+        return np.cumsum(data, axis=axis).astype(data.dtype)
+    sums = np.moveaxis(data.copy(), axis, -1)
+    reach = 1
+    while reach < sums.shape[-1]:
+        sums[..., reach:] = sums[..., reach:] + sums[..., :-reach]
+        reach *= 2
+    return np.moveaxis(sums, -1, axis)
+
+
+def _cumsum(self, input):
+    data = input.handle.data
+    return [self.to_tensor(prefix_sums(data, self.axis % data.ndim), input.dtype)]
+
+
 def install() -> None:
     """Replace the element-wise fallbacks of reductions and scans."""
     stock.ScanOps.generic_scan = _scan
+    stock.ScanOps.cumsum = _cumsum
     stock.ReduceOps.generic_reduce = _reduce

@@ -27,7 +27,7 @@ FACTORS = (
     plant(
         "end_before_the_last_token",
         CHUNKED,
-        "G_end = tl.sum(tl.where(t == BT - 1, G, 0.0), axis=0)",
+        "G_end = tl.sum(tl.where(t == count - 1, G, 0.0), axis=0)",
         "G_end = tl.sum(tl.where(t == tl.maximum(count - 2, 0), G, 0.0), axis=0)",
         "kernel-numerics",
         "What a chunk writes decays to its last token but one.",
@@ -35,11 +35,10 @@ FACTORS = (
     plant(
         "end_of_the_last_row",
         CHUNKED,
-        "tl.where(t == BT - 1, G, 0.0)",
         "tl.where(t == count - 1, G, 0.0)",
+        "tl.where(t == BT - 1, G, 0.0)",
         "kernel-numerics",
-        "No fault: the sum stays what it is at the last token, because gates are 0 beyond it.",
-        fate=NEUTRAL,
+        "The end's prefix sum is taken behind the last token: equal on paper, not in the bits of a parallel scan.",
     ),
     plant(
         "answers_without_the_norm",

@@ -124,7 +124,7 @@ SCAN = (
     plant(
         "decay_of_the_first_token",
         CHUNKED,
-        "decay = tl.load(at + 4 * BT - 1)",
+        "decay = tl.load(at + 3 * BT + (end - start - 1))",
         "decay = tl.load(at + 3 * BT)",
         "kernel-indexing",
         "The incoming state decays by a chunk's first gate, not by all of them.",
@@ -132,7 +132,7 @@ SCAN = (
     plant(
         "decay_of_the_chunk_before",
         CHUNKED,
-        "decay = tl.load(at + 4 * BT - 1)",
+        "decay = tl.load(at + 3 * BT + (end - start - 1))",
         "decay = tl.load(factors + tl.maximum(past - 1, 0) * HV * (4 * BT) + 4 * BT - 1)",
         "kernel-indexing",
         "The incoming state decays by the gates of the chunk before.",
@@ -226,8 +226,8 @@ SCAN = (
     plant(
         "decay_in_bf16",
         CHUNKED,
-        "decay = tl.load(at + 4 * BT - 1)",
-        f"decay = tl.load(at + 4 * BT - 1){ROUNDED}",
+        "decay = tl.load(at + 3 * BT + (end - start - 1))",
+        f"decay = tl.load(at + 3 * BT + (end - start - 1)){ROUNDED}",
         "dtype",
         "The decay of a chunk is rounded to bf16.",
     ),
@@ -242,8 +242,8 @@ SCAN = (
     plant(
         "decay_in_operand_dtype",
         CHUNKED,
-        "decay = tl.load(at + 4 * BT - 1)",
-        "decay = tl.load(at + 4 * BT - 1).to(OPERAND).to(tl.float32)",
+        "decay = tl.load(at + 3 * BT + (end - start - 1))",
+        "decay = tl.load(at + 3 * BT + (end - start - 1)).to(OPERAND).to(tl.float32)",
         "dtype",
         "The decay of a chunk is rounded as operands are: wrong for bf16 inputs only.",
     ),

@@ -148,7 +148,8 @@ def prepare_kernel(
         of_q, of_k = _inverse_norm(query), _inverse_norm(key)
     of_q *= scale
     G = tl.cumsum(_of_tokens(g, t, count, HV), axis=0)
-    G_end = tl.sum(tl.where(t == BT - 1, G, 0.0), axis=0)  # the last prefix sum, bit for bit
+    # The chunk's last prefix sum, bit for bit: a parallel scan need not repeat it for the places behind it.
+    G_end = tl.sum(tl.where(t == count - 1, G, 0.0), axis=0)
     at = factors + (chunk * HV + hv) * (4 * BT) + t
     tl.store(at, tl.exp(G) * of_q)
     tl.store(at + BT, tl.exp(G) * of_k)
@@ -264,7 +265,7 @@ def scan_kernel(
         of_q = tl.load(at + t)
         of_k = tl.load(at + BT + t)
         to_end = tl.load(at + 2 * BT + t)
-        decay = tl.load(at + 4 * BT - 1)
+        decay = tl.load(at + 3 * BT + (end - start - 1))
         token = tl.cast(start - n, tl.int64)
         in_values = (t < end - start)[:, None] & v_in[None, :]
         value = tl.load(

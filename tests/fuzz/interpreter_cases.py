@@ -110,6 +110,12 @@ def _times(x, y):
 
 
 @triton.jit
+def _prefix_sums(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.cumsum(tl.load(x + i), axis=0))
+
+
+@triton.jit
 def _reduce_last(x, out, N: tl.constexpr, M: tl.constexpr):
     at = tl.arange(0, N)[:, None] * M + tl.arange(0, M)[None, :]
     tl.store(out + tl.arange(0, N), tl.reduce(tl.load(x + at), -1, _times))
@@ -239,6 +245,19 @@ def scan() -> dict:
     return {"error": float((out[-1] - h).abs().max()), "calls": len(COMBINED)}
 
 
+def prefix_sums() -> dict:
+    """tl.cumsum of numbers with zeros behind them: its error in ulps, and how often the last sum is not the last but one."""
+    differ, error = 0, 0.0
+    for seed in range(50):
+        x = torch.zeros(16)
+        x[:5] = _normal(5, dtype=torch.float32, seed=seed) * 30
+        out = torch.zeros(16)
+        _prefix_sums[(1,)](x, out, 16)
+        differ += int(out[15] != out[4])
+        error = max(error, float(((out - x.double().cumsum(0)).abs() / 2.0**-24 / x.abs().sum()).max()))
+    return {"differ": differ, "error": error}
+
+
 def reduce_over_the_last_axis() -> float:
     """The error of a product over axis -1."""
     x = torch.rand(4, 8)
@@ -298,6 +317,7 @@ CASES = {
         narrow_product,
         maximum_of_nan,
         scan,
+        prefix_sums,
         reduce_over_the_last_axis,
         warnings_of_overflow,
         patches_per_launch,

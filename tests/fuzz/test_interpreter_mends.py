@@ -129,6 +129,14 @@ def test_scans_combine_slices(stock):
     assert ours["error"] < 1e-6
 
 
+def test_prefix_sums_are_added_up_in_parallel(stock):
+    """As lanes of a GPU do: a sum need not repeat bit for bit where zeros follow; stock it does."""
+    assert stock["prefix_sums"]["value"]["differ"] == 0
+    ours = value("prefix_sums")
+    assert ours["differ"] > 5
+    assert ours["error"] < 4
+
+
 def test_reductions_over_negative_axes(stock):
     """Axis -1 is the last one; stock a combining function of one's own fails on it."""
     assert "error" in stock["reduce_over_the_last_axis"]
