@@ -58,9 +58,3 @@ def chunk_of_row(
     n = tl.load(num_computed_tokens + row)
     start, end = chunk_bounds(n, m, i, B, C)
     return row, i, q0, n, m, start, end
-
-
-@triton.jit
-def l2_normalise(tile):
-    """Rows of an fp32 tile [rows, K] scaled to length 1: x · rsqrt(Σx² + 1e-6), as vLLM's l2norm."""
-    return tile * tl.rsqrt(tl.sum(tile * tile, axis=1) + 1e-6)[:, None]

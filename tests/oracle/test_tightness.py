@@ -276,3 +276,32 @@ def test_small_rows_beside_large_ones():
     for tol, exact in ((want.o_tol, want.o), (want.state_tol[0].amax(-1), want.writes[0].state.norm(dim=-1))):
         relative = (tol / exact.abs().mean(-1, keepdim=True)).reshape(-1, 64, 2).mean((0, 1))
         assert relative[0] < 4 * 2.0**-16 * relative[1]
+
+
+def test_one_turned_rounding_of_a_stored_state():
+    """Outputs after a boundary: a correct kernel may store the other neighbour of a tie, for one element alone.
+
+    fp32 inputs and a bf16 cache: one ulp of one element of the state outweighs all other errors.
+    """
+    r = torch.Generator().manual_seed(3)
+    B, m, H, W = 16, 20, 8, 128
+    q, k, v = (torch.randn(m, H, W, generator=r) for _ in range(3))
+    g, beta = -0.01 * torch.rand(m, H, generator=r), torch.rand(m, H, generator=r)
+    common = dict(block_size=B, chunk_size=16, dtypes=("fp32", "bf16"), scale=None, use_qk_l2norm=True)
+    want = delta_step(q, k, v, g, beta, n=0, state=None, **common)
+    exact = want.writes[0].state
+    stored = exact.bfloat16().double()
+    ulp = 2 * oracle.dtypes.half_ulp(exact, "bf16")
+    from_tie = (ulp / 2 - (exact - stored).abs()) / ulp
+    order = from_tie.flatten().argsort()
+
+    def worst(element):
+        turned = stored.flatten().clone()
+        turned[element] += ulp.flatten()[element] * torch.sign(exact - stored).flatten()[element]
+        after = [x[B:] for x in (q, k, v, g, beta)]
+        got = delta_step(*after, n=B, state=turned.view_as(exact).bfloat16(), **common)
+        return float(oracle.ratios(want.o[B:], got.o, want.o_unstored_tol[B:]).max())
+
+    assert from_tie.flatten()[order[2]] < 1e-5
+    assert max(worst(e) for e in order[:3]) < 1
+    assert min(worst(e) for e in order[-3:]) > 3
