@@ -304,4 +304,5 @@ def test_one_turned_rounding_of_a_stored_state():
 
     assert from_tie.flatten()[order[2]] < 1e-5
     assert max(worst(e) for e in order[:3]) < 1
-    assert min(worst(e) for e in order[-3:]) > 3
+    large = torch.where(from_tie > 0.1, ulp, 0.0).flatten().argsort()
+    assert min(worst(e) for e in large[-3:]) > 2
