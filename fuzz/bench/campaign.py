@@ -3,7 +3,7 @@
 The campaign is a real one (``gdn-apc fuzz --minutes M``), whose folder keeps everything; it runs in a child, and on a GPU
 its kernels should be compiled before (a first campaign does that), or compiling is what it measures. From the events
 follows the cheapest order of checks too: properties by the median seconds of one example.
-Imports the standard library and ``fuzz.bench``. Exercise it with ``pytest tests/benchmarks/test_report.py``.
+Imports the standard library and ``fuzz.bench``. Exercise it with ``pytest tests/benchmarks/test_bench_report.py``.
 """
 
 from __future__ import annotations

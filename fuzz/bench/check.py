@@ -3,7 +3,7 @@
 The campaign (``pytest -m fuzz``) judges kernels to the last bit; here, full-size shapes are compared with the oracle's
 chunk form (``oracle/wy.py``) by relative error: ‖actual - exact‖ / ‖exact‖ of every head of every stored state, and of
 every head of every 64 tokens of the outputs, so that one wrong tile shows. Windows are copies: exact.
-Imports torch, ``oracle``, ``problems``, ``inputs``. Exercise it with ``pytest tests/benchmarks/test_run.py``.
+Imports torch, ``oracle``, ``problems``, ``inputs``. Exercise it with ``pytest tests/benchmarks/test_bench_run.py``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     pytest-benchmark compare .gdn-apc/bench/*/benchmark.json --group-by=param:problem --columns=median,iqr
 
 A row becomes a benchmark whose group is the problem, so that peers stand side by side, and runs do too.
-Imports the standard library. Exercise it with ``pytest tests/benchmarks/test_report.py``.
+Imports the standard library. Exercise it with ``pytest tests/benchmarks/test_bench_report.py``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Zeros are faster than data, and a buffer that fits in the cache measures the cache: so every number is random, and
 calls rotate over sets with slots of their own. Pools start as NaN but for the slots that are read, so that an unwritten
-state shows. Imports torch and ``problems``, ``floors``. Exercise it with ``pytest tests/benchmarks/test_run.py``.
+state shows. Imports torch and ``problems``, ``floors``. Exercise it with ``pytest tests/benchmarks/test_bench_run.py``.
 """
 
 from __future__ import annotations

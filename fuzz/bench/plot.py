@@ -1,6 +1,6 @@
 """A picture: time against the length of one sequence, for each peer, with the floor below. Imports matplotlib when asked.
 
-Exercise it with ``pytest tests/benchmarks/test_report.py``.
+Exercise it with ``pytest tests/benchmarks/test_bench_report.py``.
 """
 
 from __future__ import annotations

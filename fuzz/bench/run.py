@@ -2,7 +2,7 @@
 
 Rows are dicts with the keys of ``results.json``: ``op``, ``impl``, ``heads``, ``shape``, ``export`` (block size or None), ``dtype``,
 ``ms``, ``floor_ms``, ``device``, and more beside them. Each row is handed on as soon as it exists, so that a run that is
-stopped leaves what it has. Imports torch and ``fuzz.bench``. Exercise it with ``pytest tests/benchmarks/test_run.py``.
+stopped leaves what it has. Imports torch and ``fuzz.bench``. Exercise it with ``pytest tests/benchmarks/test_bench_run.py``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m gdn_apc.fuzz.bench.table tests/benchmarks/results.json
 
 writes RESULTS.md beside it again. Imports the standard library and ``fuzz.bench``. Exercise it with
-``pytest tests/benchmarks/test_report.py``.
+``pytest tests/benchmarks/test_bench_report.py``.
 """
 
 from __future__ import annotations

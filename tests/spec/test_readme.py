@@ -1,6 +1,6 @@
 """The map in spec/README.md: every action, invariant, function and property that it names exists, and none is left out.
 
-The names of vLLM are looked up by ``tests/vllm/test_traces.py``, which has one.
+The names of vLLM are looked up by ``tests/vllm/test_vllm_traces.py``, which has one.
 """
 
 import re

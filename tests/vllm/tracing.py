@@ -5,7 +5,7 @@ and to the model runner, and changes nothing. What a row *writes* is measured: t
 What it *reads* is what the kernels and the attention backend are told to read.
 
 One state group and one attention group, linear layer first (``two_layers``): the design has no more groups. Imports
-vLLM's modules inside functions only. Exercise it with ``pytest -m vllm tests/vllm/test_traces.py``.
+vLLM's modules inside functions only. Exercise it with ``pytest -m vllm tests/vllm/test_vllm_traces.py``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of verdicts is its records', and every failure in it has a reason. ``pytest tests/anchors/test_verdicts.py``"""
+"""The page of verdicts is its records', and every failure in it has a reason. ``pytest tests/anchors/test_anchor_verdicts.py``"""
 
 from __future__ import annotations
 
