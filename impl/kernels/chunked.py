@@ -54,11 +54,7 @@ def _of_tokens(ptr, t, count, HV):
 @triton.jit
 def _times(X, Y, PRECISION: tl.constexpr):
     """Products of fp32 blocks. Beside fp32 operands they are exact to fp32, else to some 2⁻²⁰: T is rounded after that."""
-    if PRECISION == "ieee":
-        product = tl.dot(X, Y, input_precision="ieee")
-    else:
-        product = tl.dot(X, Y, input_precision="tf32x3")
-    return product
+    return tl.dot(X, Y, input_precision=PRECISION)
 
 
 @triton.jit

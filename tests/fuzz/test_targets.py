@@ -9,7 +9,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from asking import ask
 
 from gdn_apc.fuzz import interpreter, witnesses
 from gdn_apc.fuzz.properties import Violation, load_all
@@ -18,26 +18,6 @@ from gdn_apc.fuzz.targets import load
 from gdn_apc.fuzz.targets.reference import ReferenceTarget
 
 OURS = [p.name for p in load_all().values() if p.kind in ("kernel", "metadata")]
-
-
-def run(target, name, examples):
-    """Check so many cases; returns how many compared something. Raises ``Violation``."""
-    prop, compared = load_all()[name], []
-
-    @seed(11)
-    @settings(
-        max_examples=examples,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(case=prop.strategy(target))
-    def check(case):
-        compared.append(prop.check(target, case).comparisons)
-
-    check()
-    return sum(c > 0 for c in compared)
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -50,7 +30,7 @@ def test_our_kernels_hold_each_property(target, name):
         assert (target, name) == ("native-torch", "program_order"), reason
         return
 
-    assert run(loaded, name, 8) >= 6
+    assert ask(loaded, name, 8) >= 6
 
 
 def test_targets_answer_the_same_batch_alike():
