@@ -22,11 +22,13 @@ class Launch:
     tile: int  # channels, columns of V, or tokens
     num_warps: int
     num_stages: int
+    max_registers: int | None = None  # a thread's, so that more programs fit on a multiprocessor; None: as many as it likes
 
     @property
     def options(self) -> dict[str, int]:
         """What Triton takes beside a kernel's own arguments."""
-        return dict(num_warps=self.num_warps, num_stages=self.num_stages)
+        options = dict(num_warps=self.num_warps, num_stages=self.num_stages)
+        return options if self.max_registers is None else options | dict(maxnreg=self.max_registers)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,14 @@ class Config:
 
 GATES = Launch(16, 2, 1)
 """The gates are elementwise: one configuration serves every shape."""
+
+
+PREPARE = {
+    torch.bfloat16: Launch(64, 4, 1, 168),
+    torch.float16: Launch(64, 4, 1),
+    torch.float32: Launch(64, 8, 1),
+}
+"""By input dtype. With 168 registers, three programs of four warps share a multiprocessor; bf16 needs no more."""
 
 
 def next_power_of_two(x: int) -> int:
@@ -105,7 +115,7 @@ def config(V: int, dtype: torch.dtype, arch: str) -> Config:
     wide = dtype != torch.bfloat16
     return Config(
         conv=Launch(32, 4, 1),
-        prepare=Launch(64, 8 if wide else 4, 1),
+        prepare=PREPARE[dtype],
         scan=Launch(min(BV, 16 if wide else 32), 4, 1 if wide else 3),
         recurrent=Launch(min(BV, 8 if wide else 16), 1, 1),
         gates=GATES,

@@ -24,8 +24,8 @@ from gdn_apc.impl.metadata import BlockIndexMetadata
 # that of the small blocks of which T is made. fp16 goes through tf32: it has fp16's mantissa, and cannot overflow where
 # a state exceeds 65,504. Three tf32 products are off by up to 2⁻²⁰, all to one side: too much beside fp32 operands.
 OPERANDS = {
-    torch.bfloat16: (tl.bfloat16, torch.bfloat16, "ieee", "tf32x3"),
-    torch.float16: (tl.float32, torch.float32, "tf32", "tf32x3"),
+    torch.bfloat16: (tl.bfloat16, torch.bfloat16, "ieee", "bf16x3"),
+    torch.float16: (tl.float32, torch.float32, "tf32", "bf16x3"),
     torch.float32: (tl.float32, torch.float32, "ieee", "ieee"),
 }
 

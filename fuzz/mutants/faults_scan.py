@@ -210,8 +210,8 @@ SCAN = (
         "A row of one token beside longer ones is run by both kernels (vllm 34871).",
         also=(
             (
-                "    if m <= 1:\n        return\n    hv = tl.program_id(1)",
-                "    if m <= 0:\n        return\n    hv = tl.program_id(1)",
+                "    if (m <= 1) | (start < 0):",
+                "    if (m <= 0) | (start < 0):",
             ),
         ),
     ),

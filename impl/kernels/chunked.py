@@ -52,9 +52,31 @@ def _of_tokens(ptr, t, count, HV):
 
 
 @triton.jit
-def _times(X, Y, PRECISION: tl.constexpr):
-    """Products of fp32 blocks. Beside fp32 operands they are exact to fp32, else to some 2⁻²⁰: T is rounded after that."""
-    return tl.dot(X, Y, input_precision=PRECISION)
+def _exp(x):
+    """eˣ, and 0 where it would be subnormal: tl.exp spends four instructions of six on those."""
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
+def _near(X):
+    """The nearest bf16, still as fp32: two integer operations, where a conversion and its return take a slow one."""
+    bits = X.to(tl.int32, bitcast=True)
+    return ((bits + 0x8000) & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _times(X, Y, BLOCKS: tl.constexpr):
+    """Products of fp32 blocks: of the precision BLOCKS, or, as ``bf16x3``, of operands split into two bf16 each.
+
+    The split leaves 2⁻¹⁷ of an operand and rounds to nearest, so it is off to neither side; T is rounded to bf16 after that.
+    """
+    if BLOCKS == "bf16x3":
+        X_near, Y_near = _near(X), _near(Y)
+        X_high, Y_high = X_near.to(tl.bfloat16), Y_near.to(tl.bfloat16)
+        X_low, Y_low = (X - X_near).to(tl.bfloat16), (Y - Y_near).to(tl.bfloat16)
+        product = tl.dot(X_low, Y_high, tl.dot(X_high, Y_low))
+        return tl.dot(X_high, Y_high, product)
+    return tl.dot(X, Y, input_precision=BLOCKS)
 
 
 @triton.jit
@@ -66,41 +88,28 @@ def _join(X, A, i, j, SIZE: tl.constexpr, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def _inverse(A, BLOCKS: tl.constexpr):
-    """(I + A)⁻¹ for strictly lower A: [N, 16, 16] fp32.
+def _inverse(A, BT: tl.constexpr, BLOCKS: tl.constexpr):
+    """(I + A)⁻¹ for strictly lower A: [BT, BT] fp32.
 
-    Each step multiplies true inverses, so it is as stable as forward substitution.
+    Blocks of 16 on the diagonal first, side by side; then whole matrices, which tensor cores like better than their parts. Each
+    step multiplies true inverses, so it is as stable as forward substitution.
     """
-    r = tl.arange(0, 16)
+    N: tl.constexpr = BT // 16
+    n, r = tl.arange(0, N), tl.arange(0, 16)
+    diagonal = n[:, None, None, None] == n[None, None, :, None]
+    D = tl.sum(tl.where(diagonal, tl.reshape(A, [N, 16, N, 16]), 0.0), axis=2)
     i, j = r[None, :, None], r[None, None, :]
-    A = tl.where(i > j, A, 0.0)
-    X = tl.where(i == j, 1.0, 0.0) - tl.where(i // 2 == j // 2, A, 0.0)
-    X = _join(X, A, i, j, 2, BLOCKS)
-    X = _join(X, A, i, j, 4, BLOCKS)
-    return _join(X, A, i, j, 8, BLOCKS)
-
-
-@triton.jit
-def _small_blocks(
-    left, right, G_left, G_right, of_left, of_right,
-    N: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """N blocks [16, 16] of A, from 16·N rows each: exp(G_i - G_j) k_i·k_j times the rows' factors."""
-    left, right = tl.reshape(left, [N, 16, BK]), tl.reshape(right, [N, 16, BK])
-    G_left, G_right = tl.reshape(G_left, [N, 16, 1]), tl.reshape(G_right, [N, 1, 16])
-    of_left, of_right = tl.reshape(of_left, [N, 16, 1]), tl.reshape(of_right, [N, 1, 16])
-    products = tl.dot(left, tl.permute(right, [0, 2, 1]), input_precision=PRECISION)
-    return products * tl.exp(tl.minimum(G_left - G_right, 0.0)) * of_left * of_right
-
-
-@triton.jit
-def _half(x, NUMBER: tl.constexpr):
-    """One of the two leading halves of x: [2, …]."""
-    if len(x.shape) == 3:
-        mine = (tl.arange(0, 2) == NUMBER)[:, None, None]
-    else:
-        mine = (tl.arange(0, 2) == NUMBER)[:, None]
-    return tl.sum(tl.where(mine, x, 0.0), axis=0)
+    X = tl.where(i == j, 1.0, 0.0) - tl.where(i // 2 == j // 2, D, 0.0)
+    X = _join(X, D, i, j, 2, BLOCKS)
+    X = _join(X, D, i, j, 4, BLOCKS)
+    X = _join(X, D, i, j, 8, BLOCKS)
+    X = tl.reshape(tl.where(diagonal, X[:, :, None, :], 0.0), [BT, BT])
+    t = tl.arange(0, BT)
+    if BT >= 32:
+        X = _join(X, A, t[:, None], t[None, :], 16, BLOCKS)
+    if BT >= 64:
+        X = _join(X, A, t[:, None], t[None, :], 32, BLOCKS)
+    return X
 
 
 @triton.jit(do_not_specialize=["B", "C", "H", "HV"])
@@ -122,7 +131,7 @@ def prepare_kernel(
     _row, _i, q0, n, m, start, end = chunk_of_row(
         chunk, query_start_loc, num_computed_tokens, chunk_offsets, chunk_row, B, C, False
     )
-    if m <= 1:
+    if (m <= 1) | (start < 0):
         return
     hv = tl.program_id(1)
     group = HV // H
@@ -139,18 +148,19 @@ def prepare_kernel(
 
     t = tl.arange(0, BT)
     query, key = _tokens(q, t, count, stride_q, K, BK), _tokens(k, t, count, stride_k, K, BK)
+    gates, strength = _of_tokens(g, t, count, HV), _of_tokens(beta, t, count, HV)
     of_q, of_k = tl.full([BT], 1.0, tl.float32), tl.full([BT], 1.0, tl.float32)
     if L2NORM:
         of_q, of_k = _inverse_norm(query), _inverse_norm(key)
     of_q *= scale
-    G = tl.cumsum(_of_tokens(g, t, count, HV), axis=0)
+    G = tl.cumsum(gates, axis=0)
     # The chunk's last prefix sum, bit for bit: a parallel scan need not repeat it for the places behind it.
     G_end = tl.sum(tl.where(t == count - 1, G, 0.0), axis=0)
     at = factors + (chunk * HV + hv) * (4 * BT) + t
-    tl.store(at, tl.exp(G) * of_q)
-    tl.store(at + BT, tl.exp(G) * of_k)
-    tl.store(at + 2 * BT, tl.exp(G_end - G) * of_k)
-    tl.store(at + 3 * BT, tl.exp(G))
+    tl.store(at, _exp(G) * of_q)
+    tl.store(at + BT, _exp(G) * of_k)
+    tl.store(at + 2 * BT, _exp(G_end - G) * of_k)
+    tl.store(at + 3 * BT, _exp(G))
 
     query, key = query.to(OPERAND), key.to(OPERAND)
     if hv % group == 0:
@@ -159,50 +169,13 @@ def prepare_kernel(
         tl.store(keys + packed, key)
     pair = t[:, None] * BT + t[None, :]
     causal = t[:, None] >= t[None, :]
-    decay = tl.where(causal, tl.exp(tl.minimum(G[:, None] - G[None, :], 0.0)) * of_k[None, :], 0.0)
+    decay = tl.where(causal, _exp(tl.minimum(G[:, None] - G[None, :], 0.0)) * of_k[None, :], 0.0)
     scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * decay * of_q[:, None]
     tl.store(P + pair, scores.to(OPERAND))
 
-    strength = _of_tokens(beta, t, count, HV)
-    if BT == 16:
-        A = _small_blocks(key, key, G, G, of_k * strength, of_k, 1, BK, PRECISION)
-        inverse = tl.reshape(_inverse(A, BLOCKS), [16, 16])
-        tl.store(T + pair, (inverse * strength[None, :]).to(OPERAND))
-    else:
-        # Blocks of 16 tokens: all on the diagonal at once; then, of each pair of them, the second's rows times the first's.
-        N: tl.constexpr = BT // 32
-        X = _inverse(_small_blocks(key, key, G, G, of_k * strength, of_k, 2 * N, BK, PRECISION), BLOCKS)
-        Xa, Xb = tl.split(tl.permute(tl.reshape(X, [N, 2, 16, 16]), [0, 2, 3, 1]))
-        ka, kb = tl.split(tl.permute(tl.reshape(key, [N, 2, 16, BK]), [0, 2, 3, 1]))
-        Ga, Gb = tl.split(tl.permute(tl.reshape(G, [N, 2, 16]), [0, 2, 1]))
-        na, nb = tl.split(tl.permute(tl.reshape(of_k, [N, 2, 16]), [0, 2, 1]))
-        _sa, sb = tl.split(tl.permute(tl.reshape(strength, [N, 2, 16]), [0, 2, 1]))
-        Aba = _small_blocks(kb, ka, Gb, Ga, nb * sb, na, N, BK, PRECISION)
-        Xba = -_times(Xb, _times(Aba, Xa, BLOCKS), BLOCKS)
-        down, right = tl.arange(0, 2)[None, :, None, None, None], tl.arange(0, 2)[None, None, None, :, None]
-        X = tl.where(down == 0, Xa[:, None, :, None, :], Xba[:, None, :, None, :])
-        X = tl.where(right == 0, X, tl.where(down == 1, Xb[:, None, :, None, :], 0.0))
-        X = tl.reshape(X, [N, 32, 32])
-        if N == 1:
-            tl.store(T + pair, (tl.reshape(X, [32, 32]) * strength[None, :]).to(OPERAND))
-        else:
-            u = tl.arange(0, 32)
-            low, high = _half(X, 0), _half(X, 1)
-            k_low, k_high = _tokens(k, u, count, stride_k, K, BK), _tokens(k, u + 32, count, stride_k, K, BK)
-            n_low, n_high = tl.full([32], 1.0, tl.float32), tl.full([32], 1.0, tl.float32)
-            if L2NORM:
-                n_low, n_high = _inverse_norm(k_low), _inverse_norm(k_high)
-            G_low, G_high = _half(tl.reshape(G, [2, 32]), 0), _half(tl.reshape(G, [2, 32]), 1)
-            s_low, s_high = _of_tokens(beta, u, count, HV), _of_tokens(beta, u + 32, count, HV)
-            A = tl.dot(k_high.to(OPERAND), tl.trans(k_low.to(OPERAND)), input_precision=PRECISION)
-            A *= tl.exp(tl.minimum(G_high[:, None] - G_low[None, :], 0.0))
-            A *= (n_high * s_high)[:, None] * n_low[None, :]
-            across = -_times(high, _times(A, low, BLOCKS), BLOCKS)
-            block = u[:, None] * 64 + u[None, :]
-            tl.store(T + block, (low * s_low[None, :]).to(OPERAND))
-            tl.store(T + (block + 32), tl.zeros([32, 32], tl.float32).to(OPERAND))
-            tl.store(T + (block + 32 * 64), (across * s_low[None, :]).to(OPERAND))
-            tl.store(T + (block + 32 * 64 + 32), (high * s_high[None, :]).to(OPERAND))
+    A = tl.dot(key, tl.trans(key), input_precision=PRECISION) * decay * (of_k * strength)[:, None]
+    inverse = _inverse(tl.where(t[:, None] > t[None, :], A, 0.0), BT, BLOCKS)
+    tl.store(T + pair, (inverse * strength[None, :]).to(OPERAND))
 
 
 @triton.jit(do_not_specialize=["num_columns", "stride_table", "B", "C", "H", "HV"])
