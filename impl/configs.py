@@ -22,7 +22,9 @@ class Launch:
     tile: int  # channels, columns of V, or tokens
     num_warps: int
     num_stages: int
-    max_registers: int | None = None  # a thread's, so that more programs fit on a multiprocessor; None: as many as it likes
+    max_registers: int | None = (
+        None  # a thread's, so that more programs fit on a multiprocessor; None: as many as it likes
+    )
 
     @property
     def options(self) -> dict[str, int]:
@@ -116,7 +118,7 @@ def config(V: int, dtype: torch.dtype, arch: str) -> Config:
     return Config(
         conv=Launch(32, 4, 1),
         prepare=PREPARE[dtype],
-        scan=Launch(min(BV, 16 if wide else 32), 4, 1 if wide else 3),
+        scan=Launch(min(BV, 16), 4, 1) if wide else Launch(min(BV, 32), 8, 3, 128),
         recurrent=Launch(min(BV, 8 if wide else 16), 1, 1),
         gates=GATES,
     )

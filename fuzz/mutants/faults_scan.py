@@ -11,7 +11,7 @@ CHUNKED, LAUNCH = "kernels/chunked.py", "triton_path.py"
 ROUNDED = ".to(tl.bfloat16).to(tl.float32)"
 
 EDGE = "if (end == (column + 1) * B) | (end == n + m):"
-UPDATE = "S = tl.dot(fresh, key, S * decay, input_precision=PRECISION)"
+UPDATE = "S = tl.dot((fresh * to_end[None, :]).to(OPERAND), key, S * decay, input_precision=PRECISION)"
 SLOT = "slot = tl.load(table + column, mask=column < num_columns, other=0).to(tl.int64)"
 
 BOUNDARIES = (
@@ -117,7 +117,7 @@ SCAN = (
         "prefill_decays_last",
         CHUNKED,
         UPDATE,
-        "S = tl.dot(fresh, key, S, input_precision=PRECISION) * decay",
+        UPDATE.replace("S * decay", "S").replace("PRECISION)", "PRECISION) * decay"),
         "kernel-numerics",
         "The decay of a chunk is applied after its update.",
     ),
@@ -188,16 +188,24 @@ SCAN = (
     plant(
         "value_tail_read",
         CHUNKED,
-        "(t[:, None] * stride_v + vv[None, :]), mask=in_values, other=0.0",
-        "(t[:, None] * stride_v + vv[None, :]), mask=(t >= 0)[:, None] & v_in[None, :], other=0.0",
+        "inside = (t < end - start)[:, None] & v_in[None, :]",
+        "inside = (t >= 0)[:, None] & v_in[None, :]",
         "kernel-indexing",
         "Lanes beyond a chunk's end read v of other rows, or of nobody.",
     ),
     plant(
+        "values_one_chunk_late",
+        CHUNKED,
+        "value = coming",
+        "value = value",
+        "kernel-indexing",
+        "Every chunk of a row writes the first one's values.",
+    ),
+    plant(
         "output_tail_written",
         CHUNKED,
-        "            mask=in_values,\n        )\n        fresh",
-        "            mask=(t >= 0)[:, None] & v_in[None, :],\n        )\n        fresh",
+        "mask=in_values,",
+        "mask=(t >= 0)[:, None] & v_in[None, :],",
         "kernel-indexing",
         "Lanes beyond a chunk's end write outputs, which belong to the next row or to nobody.",
     ),

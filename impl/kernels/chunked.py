@@ -178,6 +178,17 @@ def prepare_kernel(
     tl.store(T + pair, (inverse * strength[None, :]).to(OPERAND))
 
 
+@triton.jit
+def _values(v, start, end, n, t, vv, v_in, stride_v):
+    """The values of a chunk, [len(t), len(vv)], zero beyond its tokens; of a chunk behind the last one, nothing is read."""
+    inside = (t < end - start)[:, None] & v_in[None, :]
+    return tl.load(
+        v + tl.cast(start - n, tl.int64) * stride_v + (t[:, None] * stride_v + vv[None, :]),
+        mask=inside,
+        other=0.0,
+    )
+
+
 @triton.jit(do_not_specialize=["num_columns", "stride_table", "B", "C", "H", "HV"])
 def scan_kernel(
     queries, keys, v, T, P, factors, state, o,
@@ -222,9 +233,14 @@ def scan_kernel(
     table = block_table + tl.cast(row, tl.int64) * stride_table
     per_block = (B + C - 1) // C
     ordinal = (n // B) * per_block + (n % B) // C
+    # Values are read a chunk ahead, at the top of the loop: the compiler's own prefetch waits for them at its end.
+    _, start, end = clipped_chunk(ordinal, per_block, n, m, B, C)
+    value = _values(v, start, end, n, t, vv, v_in, stride_v)
     for i in tl.range(0, num_chunks(n, m, B, C), num_stages=STAGES):
         past = tl.cast(i, tl.int64)
         column, start, end = clipped_chunk(ordinal + i, per_block, n, m, B, C)
+        _, next_start, next_end = clipped_chunk(ordinal + i + 1, per_block, n, m, B, C)
+        coming = _values(v, next_start, next_end, n, t, vv, v_in, stride_v)
         slot = tl.load(table + column, mask=column < num_columns, other=0).to(tl.int64)
         key = tl.load(keys + past * H * (BT * BK) + of_key)
         inverse = tl.load(T + past * HV * (BT * BT) + of_pair)
@@ -237,24 +253,23 @@ def scan_kernel(
         decay = tl.load(at + 3 * BT + (end - start - 1))
         token = tl.cast(start - n, tl.int64)
         in_values = (t < end - start)[:, None] & v_in[None, :]
-        value = tl.load(
-            v + token * stride_v + (t[:, None] * stride_v + vv[None, :]), mask=in_values, other=0.0
-        )
 
-        answers = tl.dot(S.to(OPERAND), tl.trans(key), input_precision=PRECISION) * of_k[None, :]
-        x = tl.trans(value).to(tl.float32) - answers
+        # What waits for nothing but S stands beside its products, and the outputs behind the next S: the chain is short.
+        operand = S.to(OPERAND)
+        answers = tl.dot(operand, tl.trans(key), input_precision=PRECISION)
+        out = tl.dot(operand, tl.trans(query), input_precision=PRECISION) * of_q[None, :]
+        x = tl.trans(value).to(tl.float32) - answers * of_k[None, :]
         fresh = tl.dot(x.to(OPERAND), tl.trans(inverse), input_precision=PRECISION)
-        out = tl.dot(S.to(OPERAND), tl.trans(query), input_precision=PRECISION) * of_q[None, :]
+        S = tl.dot((fresh * to_end[None, :]).to(OPERAND), key, S * decay, input_precision=PRECISION)
         out = tl.dot(fresh.to(OPERAND), tl.trans(scores), out, input_precision=PRECISION)
         tl.store(
             o + token * stride_o + (t[:, None] * stride_o + vv[None, :]),
             tl.trans(out).to(o.dtype.element_ty),
             mask=in_values,
         )
-        fresh = (fresh * to_end[None, :]).to(OPERAND)
-        S = tl.dot(fresh, key, S * decay, input_precision=PRECISION)
 
         if (end == (column + 1) * B) | (end == n + m):
             stored = S.to(state.dtype.element_ty)
             tl.store(state + slot * stride_slot + inside, stored, mask=tile & (slot > 0))
             S = stored.to(tl.float32)  # the persisted carry: go on from what was stored
+        value = coming
