@@ -57,12 +57,12 @@ def variants(
     chunk = triton_path.chunk_constants(K, C, C, torch_dtype)
     token = triton_path.recurrent_constants(K, V, True)
     convolution = [
-        triton_path.conv_constants(launches.conv.tile, W, C, one_token, False, True)
-        for one_token in (False, True)
+        triton_path.conv_constants(launch.tile, W, C, one_token, False, True)
+        for one_token, launch in ((False, launches.conv), (True, launches.conv_one_token))
     ]
     for name, kernel, launch, constants in (
         ("conv", conv.causal_conv1d_kernel, launches.conv, convolution[0]),
-        ("conv, one token", conv.causal_conv1d_kernel, launches.conv, convolution[1]),
+        ("conv, one token", conv.causal_conv1d_kernel, launches.conv_one_token, convolution[1]),
         (
             "prepare",
             chunked.prepare_kernel,

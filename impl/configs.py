@@ -38,6 +38,7 @@ class Config:
     """Configurations of all kernels for one shape class."""
 
     conv: Launch
+    conv_one_token: Launch  # of batches of one-token rows
     prepare: Launch
     scan: Launch
     recurrent: Launch
@@ -113,10 +114,12 @@ def config(V: int, dtype: torch.dtype, arch: str) -> Config:
     BV = next_power_of_two(max(V, 16))
     if arch == "interpreter":
         whole = Launch(BV, 4, 1)
-        return Config(conv=Launch(1 << 16, 4, 1), prepare=whole, scan=whole, recurrent=whole, gates=GATES)
+        conv = Launch(1 << 16, 4, 1)
+        return Config(conv, conv, prepare=whole, scan=whole, recurrent=whole, gates=GATES)
     wide = dtype != torch.bfloat16
     return Config(
-        conv=Launch(32, 4, 1),
+        conv=Launch(256, 4, 1),
+        conv_one_token=Launch(128, 2, 1),
         prepare=PREPARE[dtype],
         scan=Launch(min(BV, 16), 4, 1) if wide else Launch(min(BV, 32), 8, 3, 128),
         recurrent=Launch(min(BV, 8 if wide else 16), 1, 1),

@@ -29,16 +29,22 @@ OPERANDS = {
     torch.float32: (tl.float32, torch.float32, "ieee", "ieee"),
 }
 
+CONV_ROWS = 16
+"""Tokens that the convolution takes at a time on a GPU."""
+
 MAX_K = 128
 """Widest head of q and k. With 256, Triton 3.6 left wrong states on sm_90 where q and k are not normalised."""
 
 
 def conv_constants(tile: int, W: int, C: int, one_token: bool, has_bias: bool, silu: bool) -> dict[str, Any]:
     """Compile-time arguments of the convolution's kernel."""
+    BT = next_power_of_two(W - 1 if one_token else max(C, W - 1))
     return dict(
         W=W,
         WP=next_power_of_two(W - 1),
-        BT=next_power_of_two(W - 1 if one_token else max(C, W - 1)),
+        WT=next_power_of_two(W),
+        BT=BT,
+        ROWS=min(BT, CONV_ROWS),
         BD=tile,
         HAS_BIAS=has_bias,
         SILU=silu,
@@ -80,7 +86,8 @@ def causal_conv1d(
     programs = meta.num_rows if one_token else meta.chunk_row.shape[0]
     if programs == 0 or T == 0:
         return y
-    launch = config(D, x.dtype, architecture(x.device)).conv
+    launches = config(D, x.dtype, architecture(x.device))
+    launch = launches.conv_one_token if one_token else launches.conv
     tile = min(launch.tile, next_power_of_two(D))
     causal_conv1d_kernel[(programs, triton.cdiv(D, tile))](
         x,

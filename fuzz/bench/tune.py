@@ -30,7 +30,13 @@ from gdn_apc.fuzz.bench.problems import IN_PLACE, ONLY_THE_LAST, Problem
 VALUES = {"tile": (8, 16, 32, 64, 128, 256), "num_warps": (1, 2, 4, 8), "num_stages": (1, 2, 3, 4)}
 """What is tried unless ``--values`` says otherwise; a field that is not here keeps its value."""
 
-MEASURED_BY = {"conv": "conv", "gates": "gates", "recurrent": "decode", "decode": "decode"}
+MEASURED_BY = {
+    "conv": "conv",
+    "gates": "gates",
+    "conv_one_token": "decode",
+    "recurrent": "decode",
+    "decode": "decode",
+}
 """Kernel → the operation that it is measured in; any other kernel is part of ``delta``."""
 
 

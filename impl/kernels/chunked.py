@@ -27,7 +27,7 @@ Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 import triton
 import triton.language as tl
 
-from gdn_apc.impl.kernels.grid import chunk_of_row, clipped_chunk, num_chunks
+from gdn_apc.impl.kernels.grid import chunk_of_row, clipped_chunk, exp, num_chunks
 
 
 @triton.jit
@@ -49,12 +49,6 @@ def _tokens(ptr, t, count, stride, width: tl.constexpr, BW: tl.constexpr):
 def _of_tokens(ptr, t, count, HV):
     """A number of each token: [len(t)]."""
     return tl.load(ptr + t * HV, mask=t < count, other=0.0)
-
-
-@triton.jit
-def _exp(x):
-    """eˣ, and 0 where it would be subnormal: tl.exp spends four instructions of six on those."""
-    return tl.exp2(x * 1.4426950408889634)
 
 
 @triton.jit
@@ -157,10 +151,10 @@ def prepare_kernel(
     # The chunk's last prefix sum, bit for bit: a parallel scan need not repeat it for the places behind it.
     G_end = tl.sum(tl.where(t == count - 1, G, 0.0), axis=0)
     at = factors + (chunk * HV + hv) * (4 * BT) + t
-    tl.store(at, _exp(G) * of_q)
-    tl.store(at + BT, _exp(G) * of_k)
-    tl.store(at + 2 * BT, _exp(G_end - G) * of_k)
-    tl.store(at + 3 * BT, _exp(G))
+    tl.store(at, exp(G) * of_q)
+    tl.store(at + BT, exp(G) * of_k)
+    tl.store(at + 2 * BT, exp(G_end - G) * of_k)
+    tl.store(at + 3 * BT, exp(G))
 
     query, key = query.to(OPERAND), key.to(OPERAND)
     if hv % group == 0:
@@ -169,7 +163,7 @@ def prepare_kernel(
         tl.store(keys + packed, key)
     pair = t[:, None] * BT + t[None, :]
     causal = t[:, None] >= t[None, :]
-    decay = tl.where(causal, _exp(tl.minimum(G[:, None] - G[None, :], 0.0)) * of_k[None, :], 0.0)
+    decay = tl.where(causal, exp(tl.minimum(G[:, None] - G[None, :], 0.0)) * of_k[None, :], 0.0)
     scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * decay * of_q[:, None]
     tl.store(P + pair, scores.to(OPERAND))
 
