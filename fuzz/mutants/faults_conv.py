@@ -10,7 +10,7 @@ from gdn_apc.fuzz.mutants.model import BOUNDARY, INDEX, NEUTRAL, NULL, SHARED, U
 CONV = "kernels/conv.py"
 
 FIRST_COLUMN = "column = n // B + (W - 2 - back)"
-LATER = "mine = ((end % B == 0) | (end == n + m)) & (column > n // B) & (end >= own) & (column < num_columns)"
+LATER = "mine = ends & (column > n // B) & (end >= own) & (column < num_columns)"
 
 FAULTS = (
     plant(
@@ -35,8 +35,8 @@ FAULTS = (
     plant(
         "boundary_window_dropped",
         CONV,
-        LATER,
-        LATER.replace("((end % B == 0) | (end == n + m))", "(end == n + m)"),
+        "ends = (end % B == 0) | (end == n + m)",
+        "ends = end == n + m",
         "conv-state",
         "Later chunks leave a window at the end of the step only.",
         kind=BOUNDARY,

@@ -227,9 +227,8 @@ def causal_conv1d_kernel(
                 )  # fmt: skip
         else:
             column = (end - 1) // B
-            mine = (
-                ((end % B == 0) | (end == n + m)) & (column > n // B) & (end >= own) & (column < num_columns)
-            )
+            ends = (end % B == 0) | (end == n + m)
+            mine = ends & (column > n // B) & (end >= own) & (column < num_columns)
             tile, past, slot = _load_window(
                 x_start, start, conv_state, table, column, end, mine, channel, inside, n, read_slot,
                 stride_x, stride_slot, stride_window, stride_channel, W, WP, False,
