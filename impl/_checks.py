@@ -40,7 +40,13 @@ def check_index_tensor(
 
 def check_shape(name: str, t: torch.Tensor, shape: tuple[int | None, ...]) -> None:
     """``t`` has this shape; None stands for any size."""
-    if t.dim() != len(shape) or any(want is not None and have != want for have, want in zip(t.shape, shape)):
+    found = t.shape
+    fits = len(found) == len(shape)
+    if fits:  # a loop, because every layer of every step comes by
+        for have, want in zip(found, shape):
+            if have != want and want is not None:
+                fits = False
+    if not fits:
         wanted = ", ".join("any" if s is None else str(s) for s in shape)
         raise ValueError(
             f"{name}: expected shape [{wanted}], got {list(t.shape)}; check it against the other arguments"
@@ -64,7 +70,7 @@ def check_tensor(
         raise TypeError(f"{name}: expected one of {names}, got {t.dtype}; convert it with .to(...)")
     if t.device != device:
         raise ValueError(f"{name}: on {t.device}, but the metadata is on {device}; move one of them")
-    if last_dim_contiguous and t.dim() and t.shape[-1] > 1 and t.stride(-1) != 1:
+    if last_dim_contiguous and shape and t.stride(-1) != 1 and t.shape[-1] > 1:
         raise ValueError(
             f"{name}: strides {t.stride()}, expected a last dimension of stride 1; call .contiguous()"
         )

@@ -47,7 +47,7 @@ def variants(
     launches = config(V, torch_dtype, arch)
     _, products, _, blocks = triton_path.OPERANDS[torch_dtype]
     scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[products]
-    inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b"), dtype)
+    inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b", "g", "beta"), dtype)
     pointers = inputs | {
         "state": state,
         "conv_state": dtype,
@@ -55,7 +55,8 @@ def variants(
     }
 
     chunk = triton_path.chunk_constants(K, C, C, torch_dtype)
-    token = triton_path.recurrent_constants(K, V, True)
+    prepare = dict(L2NORM=True, BLOCKS=blocks, **chunk)
+    recurrent_tile = dict(BV=launches.recurrent.tile)
     convolution = [
         triton_path.conv_constants(launch.tile, W, C, one_token, False, True)
         for one_token, launch in ((False, launches.conv), (True, launches.conv_one_token))
@@ -63,23 +64,22 @@ def variants(
     for name, kernel, launch, constants in (
         ("conv", conv.causal_conv1d_kernel, launches.conv, convolution[0]),
         ("conv, one token", conv.causal_conv1d_kernel, launches.conv_one_token, convolution[1]),
-        (
-            "prepare",
-            chunked.prepare_kernel,
-            launches.prepare,
-            dict(L2NORM=True, BLOCKS=blocks, **chunk),
-        ),
+        ("prepare", chunked.prepare_kernel, launches.prepare, prepare | dict(RAW=True)),
+        ("prepare, gates given", chunked.prepare_kernel, launches.prepare, prepare | dict(RAW=False)),
         (
             "scan",
             chunked.scan_kernel,
             launches.scan,
             dict(V=V, BV=launches.scan.tile, STAGES=launches.scan.num_stages, **chunk),
         ),
-        (
-            "recurrent",
-            recurrent.recurrent_kernel,
-            launches.recurrent,
-            dict(BV=launches.recurrent.tile, **token),
+        *(
+            (
+                name,
+                recurrent.recurrent_kernel,
+                launches.recurrent,
+                recurrent_tile | triton_path.recurrent_constants(K, V, True, raw),
+            )
+            for name, raw in (("recurrent", True), ("recurrent, gates given", False))
         ),
         ("gates", gates.gates_kernel, launches.gates, dict(BT=launches.gates.tile, BH=next_power_of_two(HV))),
     ):
@@ -110,7 +110,7 @@ def signature(variant: Variant) -> dict[str, str]:
     for name in variant.kernel.arg_names:
         if name in variant.constants:
             types[name] = "constexpr"
-        elif name in FP32_POINTERS:
+        elif name in FP32_POINTERS and not (name in ("g", "beta") and variant.constants.get("RAW")):
             types[name] = "*fp32"
         elif name in INT32_POINTERS:
             types[name] = "*i32"

@@ -94,6 +94,11 @@ def override(**launches: Launch) -> Iterator[None]:
         _overrides.update(before)
 
 
+def overrides() -> tuple[tuple[str, Launch], ...]:
+    """What ``override`` set, for the key of whatever is remembered of a configuration; nothing, but while someone tunes."""
+    return tuple(_overrides.items())
+
+
 def _overridable(table: Callable[..., Config]) -> Callable[..., Config]:
     @wraps(table)
     def configured(*shape_class) -> Config:

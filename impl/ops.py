@@ -43,19 +43,7 @@ def causal_conv1d(
     Raises:
         TypeError, ValueError: an argument that does not fit; the message names it.
     """
-    check_tensor("x", x, (None, None), _device(meta))
-    T, D = x.shape
-    check_tensor("weight", weight, (D, None), x.device)
-    W = weight.shape[1]
-    if W < 2:
-        raise ValueError(f"weight: width {W}, expected at least 2; a width of 1 has no window to cache")
-    if bias is not None:
-        check_tensor("bias", bias, (D,), x.device)
-    check_tensor("conv_state", conv_state, (None, W - 1, D), x.device, last_dim_contiguous=False)
-    check_exact_window(x, conv_state)
-    if activation not in ("silu", None):
-        raise ValueError(f"activation: expected 'silu' or None, got {activation!r}")
-    _check_tokens("x", T, meta)
+    _check_conv(x, weight, bias, conv_state, meta, activation)
     if _backend(backend, x) == "torch":
         return torch_path.causal_conv1d(x, weight, bias, conv_state, meta, activation)
     from gdn_apc.impl import triton_path
@@ -79,11 +67,7 @@ def gdn_gates(
     Returns:
         g, beta: [T, HV] fp32.
     """
-    check_tensor("a", a, (None, None), a.device)
-    T, HV = a.shape
-    check_tensor("b", b, (T, HV), a.device)
-    check_tensor("A_log", A_log, (HV,), a.device)
-    check_tensor("dt_bias", dt_bias, (HV,), a.device)
+    _check_gates(a, b, A_log, dt_bias)
     if _backend(backend, a) == "torch":
         return torch_path.gdn_gates(a, b, A_log, dt_bias)
     from gdn_apc.impl import triton_path
@@ -126,27 +110,16 @@ def gated_delta_rule(
     check_tensor("k", k, (T, H, K), q.device, (q.dtype,))
     check_tensor("v", v, (T, None, None), q.device, (q.dtype,))
     HV, V = v.shape[1:]
-    if H < 1 or HV % H:
-        raise ValueError(f"v: {HV} heads, expected a multiple of q's {H}; group the value heads by key head")
+    _check_heads(H, HV)
     for name, t in (("q", q), ("k", k), ("v", v)):
         if t.shape[1] > 1 and t.stride(1) != t.shape[2]:
             raise ValueError(f"{name}: strides {t.stride()}, expected heads side by side; call .contiguous()")
     check_tensor("g", g, (T, HV), q.device, (torch.float32,))
     check_tensor("beta", beta, (T, HV), q.device, (torch.float32,))
     check_tensor("ssm_state", ssm_state, (None, HV, V, K), q.device, INPUT_DTYPES)
-    if out is None:
-        out = torch.empty(T, HV, V, dtype=v.dtype, device=v.device)
-    check_tensor("out", out, (T, HV, V), q.device, (v.dtype,))
-    if HV > 1 and out.stride(1) != V:
-        raise ValueError(
-            f"out: strides {out.stride()}, expected heads side by side; pass a contiguous tensor"
-        )
-    if meta.chunk_size > MAX_CHUNK_SIZE:
-        raise ValueError(
-            f"chunk_size: {meta.chunk_size}, expected at most {MAX_CHUNK_SIZE}; build the metadata with 64"
-        )
+    out = _check_out(out, v.dtype, (T, HV, V), meta)
     _check_tokens("q", T, meta)
-    scale = K**-0.5 if scale is None else float(scale)
+    scale = _scale(scale, K)
     if _backend(backend, q) == "torch":
         return torch_path.gated_delta_rule(q, k, v, g, beta, ssm_state, meta, scale, use_qk_l2norm, out)
     from gdn_apc.impl import triton_path
@@ -195,19 +168,107 @@ def gdn_core(
         raise ValueError(
             f"conv_state: {conv_state.shape[0]} slots, ssm_state has {ssm_state.shape[0]}; a slot holds both"
         )
-    y = causal_conv1d(x, conv_weight, conv_bias, conv_state, meta, activation=activation, backend=backend)
-    g, beta = gdn_gates(a, b, A_log, dt_bias, backend=backend)
+    if _backend(backend, x) == "torch":
+        return _core_by_parts(
+            x, a, b, conv_weight, conv_bias, A_log, dt_bias, conv_state, ssm_state, meta,
+            H, K, scale, use_qk_l2norm, activation, out,
+        )  # fmt: skip
+    _check_conv(x, conv_weight, conv_bias, conv_state, meta, activation)
+    _check_gates(a, b, A_log, dt_bias)
+    _check_heads(H, HV)
+    out = _check_out(out, x.dtype, (x.shape[0], HV, V), meta)
+    scale = _scale(scale, K)
+    from gdn_apc.impl import triton_path
+
+    gates = triton_path.Gates(a, b, A_log, dt_bias, True)
+    return triton_path.gdn_core(
+        x,
+        gates,
+        conv_weight,
+        conv_bias,
+        conv_state,
+        ssm_state,
+        meta,
+        H,
+        scale,
+        use_qk_l2norm,
+        activation,
+        out,
+    )
+
+
+def _core_by_parts(
+    x, a, b, conv_weight, conv_bias, A_log, dt_bias, conv_state, ssm_state, meta,
+    H, K, scale, use_qk_l2norm, activation, out,
+) -> torch.Tensor:  # fmt: skip
+    """The core by PyTorch's operators, one after another."""
+    HV, V = ssm_state.shape[1:3]
+    y = causal_conv1d(x, conv_weight, conv_bias, conv_state, meta, activation=activation, backend="torch")
+    g, beta = gdn_gates(a, b, A_log, dt_bias, backend="torch")
     q, k, v = (
         part.unflatten(1, (heads, width))
         for part, heads, width in zip(y.split((H * K, H * K, HV * V), dim=1), (H, H, HV), (K, K, V))
     )
     return gated_delta_rule(
-        q, k, v, g, beta, ssm_state, meta, scale=scale, use_qk_l2norm=use_qk_l2norm, backend=backend, out=out
+        q, k, v, g, beta, ssm_state, meta, scale=scale, use_qk_l2norm=use_qk_l2norm, backend="torch", out=out
     )
 
 
 def _device(meta: BlockIndexMetadata) -> torch.device:
     return meta.query_start_loc.device
+
+
+def _scale(scale: float | None, K: int) -> float:
+    return K**-0.5 if scale is None else float(scale)
+
+
+def _check_conv(x, weight, bias, conv_state, meta, activation) -> None:
+    check_tensor("x", x, (None, None), _device(meta))
+    T, D = x.shape
+    check_tensor("weight", weight, (D, None), x.device)
+    W = weight.shape[1]
+    if W < 2:
+        raise ValueError(f"weight: width {W}, expected at least 2; a width of 1 has no window to cache")
+    if bias is not None:
+        check_tensor("bias", bias, (D,), x.device)
+    check_tensor("conv_state", conv_state, (None, W - 1, D), x.device, last_dim_contiguous=False)
+    check_exact_window(x, conv_state)
+    if activation not in ("silu", None):
+        raise ValueError(f"activation: expected 'silu' or None, got {activation!r}")
+    _check_tokens("x", T, meta)
+
+
+def _check_gates(a, b, A_log, dt_bias) -> None:
+    check_tensor("a", a, (None, None), a.device)
+    T, HV = a.shape
+    check_tensor("b", b, (T, HV), a.device)
+    check_tensor("A_log", A_log, (HV,), a.device)
+    check_tensor("dt_bias", dt_bias, (HV,), a.device)
+
+
+def _check_heads(H: int, HV: int) -> None:
+    if H < 1 or HV % H:
+        raise ValueError(f"v: {HV} heads, expected a multiple of q's {H}; group the value heads by key head")
+
+
+def _check_out(
+    out: torch.Tensor | None, dtype: torch.dtype, shape: tuple[int, int, int], meta: BlockIndexMetadata
+) -> torch.Tensor:
+    """``out``, or a new tensor; and the metadata's chunks fit the kernels."""
+    _, HV, V = shape
+    device = _device(meta)
+    if out is None:
+        out = torch.empty(shape, dtype=dtype, device=device)
+    check_tensor("out", out, shape, device, (dtype,))
+    if HV > 1 and out.stride(1) != V:
+        raise ValueError(
+            f"out: strides {out.stride()}, expected heads side by side; pass a contiguous tensor"
+        )
+    if meta.chunk_size > MAX_CHUNK_SIZE:
+        raise ValueError(
+            f"chunk_size: {meta.chunk_size}, expected at most {MAX_CHUNK_SIZE}; build the metadata with 64"
+        )
+    return out
 
 
 def _check_tokens(name: str, T: int, meta: BlockIndexMetadata) -> None:

@@ -6,18 +6,19 @@ Imports torch and triton. Exercise it with ``pytest tests/impl``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 
 from gdn_apc.impl._checks import check_page_alignment
-from gdn_apc.impl.configs import Config, architecture, config, next_power_of_two
+from gdn_apc.impl.configs import architecture, config, next_power_of_two, overrides
 from gdn_apc.impl.kernels.chunked import prepare_kernel, scan_kernel
 from gdn_apc.impl.kernels.conv import causal_conv1d_kernel
 from gdn_apc.impl.kernels.gates import gates_kernel
 from gdn_apc.impl.kernels.recurrent import recurrent_kernel
+from gdn_apc.impl.launch import Launcher
 from gdn_apc.impl.metadata import BlockIndexMetadata
 
 # By input dtype: operands of products in Triton, in the scratch between the chunk kernels, the precision of fp32 products, and
@@ -52,9 +53,9 @@ def conv_constants(tile: int, W: int, C: int, one_token: bool, has_bias: bool, s
     )
 
 
-def recurrent_constants(K: int, V: int, l2norm: bool) -> dict[str, Any]:
-    """Compile-time arguments of the recurrent kernel, but for its tile."""
-    return dict(K=K, V=V, BK=next_power_of_two(K), L2NORM=l2norm)
+def recurrent_constants(K: int, V: int, l2norm: bool, raw: bool) -> dict[str, Any]:
+    """Compile-time arguments of the recurrent kernel, but for its tile. ``raw``: it computes the gates."""
+    return dict(K=K, V=V, BK=next_power_of_two(K), L2NORM=l2norm, RAW=raw)
 
 
 def chunk_constants(K: int, B: int, C: int, dtype: torch.dtype) -> dict[str, Any]:
@@ -69,6 +70,10 @@ def chunk_constants(K: int, B: int, C: int, dtype: torch.dtype) -> dict[str, Any
     )
 
 
+_plans: dict[tuple[Any, ...], Any] = {}
+"""What does not change from call to call, by all that it depends on: kernels, constants, launches and pointers' dtypes."""
+
+
 def causal_conv1d(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -81,37 +86,39 @@ def causal_conv1d(
     check_page_alignment("conv_state", conv_state)
     T, D = x.shape
     W = weight.shape[1]
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    y = torch.empty((T, D), dtype=x.dtype, device=x.device)
     one_token = meta.only_one_token_rows
-    programs = meta.num_rows if one_token else meta.chunk_row.shape[0]
+    offsets = meta.query_start_loc if one_token else meta.chunk_offsets
+    chunk_row = meta.query_start_loc if one_token else meta.chunk_row
+    programs = meta.num_rows if one_token else chunk_row.shape[0]
     if programs == 0 or T == 0:
         return y
-    launches = config(D, x.dtype, architecture(x.device))
-    launch = launches.conv_one_token if one_token else launches.conv
-    tile = min(launch.tile, next_power_of_two(D))
-    causal_conv1d_kernel[(programs, triton.cdiv(D, tile))](
-        x,
-        weight.contiguous(),
-        weight if bias is None else bias,
-        conv_state,
-        y,
-        meta.query_start_loc,
-        meta.num_computed_tokens,
-        meta.read_slot,
-        meta.block_table,
-        meta.query_start_loc if one_token else meta.chunk_offsets,
-        meta.query_start_loc if one_token else meta.chunk_row,
-        D,
-        meta.block_table.shape[1],
-        meta.block_size,
-        meta.chunk_size,
-        x.stride(0),
-        y.stride(0),
-        *conv_state.stride(),
-        meta.block_table.stride(0),
-        **conv_constants(tile, W, meta.chunk_size, one_token, bias is not None, activation == "silu"),
-        **launch.options,
-    )
+    if bias is None:
+        bias, has_bias = weight, False
+    else:
+        has_bias = True
+    dtypes = (x.dtype, weight.dtype, bias.dtype, conv_state.dtype)
+    key = ("conv", dtypes, x.device, D, W, meta.chunk_size, one_token, has_bias, activation, overrides())
+    plan = _plans.get(key)
+    if plan is None:
+        launches = config(D, x.dtype, architecture(x.device))
+        launch = launches.conv_one_token if one_token else launches.conv
+        tile = min(launch.tile, next_power_of_two(D))
+        constants = conv_constants(tile, W, meta.chunk_size, one_token, has_bias, activation == "silu")
+        plan = _plans[key] = Launcher(causal_conv1d_kernel, constants, launch.options), -(-D // tile)
+    launcher, tiles = plan
+    table = meta.block_table
+    launcher(
+        (programs, tiles, 1),
+        (
+            x, weight.contiguous(), bias, conv_state, y,
+            meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, table, offsets, chunk_row,
+        ),
+        (
+            D, table.shape[1], meta.block_size, meta.chunk_size,
+            x.stride(0), D, *conv_state.stride(), table.stride(0),
+        ),
+    )  # fmt: skip
     return y
 
 
@@ -123,23 +130,31 @@ def gdn_gates(
     g = torch.empty(T, HV, dtype=torch.float32, device=a.device)
     beta = torch.empty_like(g)
     if T:
-        launch = config(HV, a.dtype, architecture(a.device)).gates
-        gates_kernel[(triton.cdiv(T, launch.tile),)](
-            a,
-            b,
-            A_log,
-            dt_bias,
-            g,
-            beta,
-            T,
-            a.stride(0),
-            b.stride(0),
-            HV=HV,
-            BT=launch.tile,
-            BH=next_power_of_two(HV),
-            **launch.options,
-        )
+        key = ("gates", a.dtype, b.dtype, A_log.dtype, dt_bias.dtype, a.device, HV, overrides())
+        plan = _plans.get(key)
+        if plan is None:
+            launch = config(HV, a.dtype, architecture(a.device)).gates
+            constants = dict(BT=launch.tile, BH=next_power_of_two(HV))
+            plan = _plans[key] = Launcher(gates_kernel, constants, launch.options), launch.tile
+        launcher, tile = plan
+        launcher((-(-T // tile), 1, 1), (a, b, A_log, dt_bias, g, beta), (T, a.stride(0), b.stride(0), HV))
     return g, beta
+
+
+@dataclass(frozen=True)
+class Gates:
+    """Log decay and write strength of every token, [T, HV]: as such in fp32, or ``raw``, as the layer's a and b."""
+
+    g: torch.Tensor
+    beta: torch.Tensor
+    A_log: torch.Tensor
+    dt_bias: torch.Tensor
+    raw: bool
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """In the order in which kernels take them."""
+        return self.g, self.beta, self.A_log, self.dt_bias
 
 
 def gated_delta_rule(
@@ -155,59 +170,124 @@ def gated_delta_rule(
     o: torch.Tensor,
 ) -> torch.Tensor:
     """See ``impl.ops.gated_delta_rule``."""
+    gates = Gates(g, beta, g, g, False)
+    return _delta_rule(q, k, v, gates, ssm_state, meta, q.shape[1], scale, use_qk_l2norm, o)
+
+
+def gdn_core(
+    x: torch.Tensor,
+    gates: Gates,
+    conv_weight: torch.Tensor,
+    conv_bias: torch.Tensor | None,
+    conv_state: torch.Tensor,
+    ssm_state: torch.Tensor,
+    meta: BlockIndexMetadata,
+    num_k_heads: int,
+    scale: float,
+    use_qk_l2norm: bool,
+    activation: str | None,
+    o: torch.Tensor,
+) -> torch.Tensor:
+    """See ``impl.ops.gdn_core``."""
+    y = causal_conv1d(x, conv_weight, conv_bias, conv_state, meta, activation)
+    HV, V, K = ssm_state.shape[1:]
+    q, k, v = y.split((num_k_heads * K, num_k_heads * K, HV * V), dim=1)
+    return _delta_rule(q, k, v, gates, ssm_state, meta, num_k_heads, scale, use_qk_l2norm, o)
+
+
+@dataclass(frozen=True)
+class _DeltaPlan:
+    """The three kernels for one shape class, and what their grids and scratch are made of."""
+
+    recurrent: Launcher
+    prepare: Launcher
+    scan: Launcher
+    recurrent_tiles: int
+    scan_tiles: int
+    BT: int
+    BK: int
+    products: torch.dtype
+
+
+def _delta_plan(dtype, device, K: int, V: int, B: int, C: int, l2norm: bool, raw: bool) -> _DeltaPlan:
+    launches = config(V, dtype, architecture(device))
+    shape = chunk_constants(K, B, C, dtype)
+    _, products, _, blocks = OPERANDS[dtype]
+    one = launches.recurrent
+    scan = dict(V=V, BV=launches.scan.tile, STAGES=launches.scan.num_stages, **shape)
+    return _DeltaPlan(
+        Launcher(recurrent_kernel, dict(BV=one.tile, **recurrent_constants(K, V, l2norm, raw)), one.options),
+        Launcher(
+            prepare_kernel, dict(L2NORM=l2norm, RAW=raw, BLOCKS=blocks, **shape), launches.prepare.options
+        ),
+        Launcher(scan_kernel, scan, launches.scan.options),
+        -(-V // one.tile),
+        -(-V // launches.scan.tile),
+        shape["BT"],
+        shape["BK"],
+        products,
+    )
+
+
+def _delta_rule(q, k, v, gates: Gates, ssm_state, meta, H, scale, use_qk_l2norm, o) -> torch.Tensor:
+    """One-token rows, then all others. q, k, v: [T, …], a token's heads side by side."""
     check_page_alignment("ssm_state", ssm_state)
-    if q.shape[2] > MAX_K:
+    HV, V, K = ssm_state.shape[1:]
+    if K > MAX_K:
         raise ValueError(
-            f"q: heads of {q.shape[2]}, the Triton kernels take at most {MAX_K}; pass backend='torch' on a CPU"
+            f"q: heads of {K}, the Triton kernels take at most {MAX_K}; pass backend='torch' on a CPU"
         )
-    T, _, V = v.shape
-    if T == 0 or meta.num_rows == 0:
+    if v.shape[0] == 0 or meta.num_rows == 0:
         return o
-    g, beta = g.contiguous(), beta.contiguous()
-    launches = config(V, q.dtype, architecture(q.device))
-    _recurrent(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches)
+    B, C, device = meta.block_size, meta.chunk_size, q.device
+    kinds = (q.dtype, ssm_state.dtype, *[t.dtype for t in gates.tensors])
+    key = ("delta", kinds, device, K, V, min(B, C), use_qk_l2norm, gates.raw, overrides())
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _plans[key] = _delta_plan(q.dtype, device, K, V, B, C, use_qk_l2norm, gates.raw)
+    plan.recurrent(
+        (plan.recurrent_tiles, HV, meta.num_rows),
+        (
+            q, k, v, *gates.tensors, ssm_state, o,
+            meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.write_slot,
+        ),
+        (
+            scale, q.stride(0), k.stride(0), v.stride(0), gates.g.stride(0), gates.beta.stride(0),
+            o.stride(0), *ssm_state.stride()[:3], H, HV,
+        ),
+    )  # fmt: skip
     if not meta.only_one_token_rows:
-        _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches)
+        _chunked(plan, q, k, v, gates, ssm_state, meta, H, scale, o)
     return o
 
 
-def _recurrent(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches: Config) -> None:
-    """Every row of exactly one token."""
-    H, K = q.shape[1:]
-    HV, V = v.shape[1:]
-    launch = launches.recurrent
-    recurrent_kernel[(triton.cdiv(V, launch.tile), HV, meta.num_rows)](
-        q, k, v, g, beta, ssm_state, o,
-        meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.write_slot,
-        scale,
-        q.stride(0), k.stride(0), v.stride(0), o.stride(0), *ssm_state.stride()[:3], H, HV,
-        BV=launch.tile, **recurrent_constants(K, V, use_qk_l2norm), **launch.options,
-    )  # fmt: skip
-
-
-def _chunked(q, k, v, g, beta, ssm_state, o, meta, scale, use_qk_l2norm, launches: Config) -> None:
+def _chunked(plan: _DeltaPlan, q, k, v, gates: Gates, ssm_state, meta, H, scale, o) -> None:
     """Every row of two or more tokens: all chunks at once, then each row's chunks in order."""
-    H, K = q.shape[1:]
-    HV, V = v.shape[1:]
-    shape = chunk_constants(K, meta.block_size, meta.chunk_size, q.dtype)
-    chunks, BT, BK = meta.chunk_row.shape[0], shape["BT"], shape["BK"]
-    _, dtype, _, blocks = OPERANDS[q.dtype]
-    products = dict(dtype=dtype, device=q.device)
-    queries, keys = torch.empty(2, chunks, H, BT, BK, **products)
-    inverses, scores = torch.empty(2, chunks, HV, BT, BT, **products)
-    factors = torch.empty(chunks, HV, 4, BT, dtype=torch.float32, device=q.device)
-    prepare_kernel[(chunks, HV)](
-        q, k, g, beta, queries, keys, inverses, scores, factors,
-        meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
-        scale, meta.block_size, meta.chunk_size,
-        q.stride(0), k.stride(0), H, HV,
-        L2NORM=use_qk_l2norm, BLOCKS=blocks, **shape, **launches.prepare.options,
+    HV = ssm_state.shape[1]
+    chunks, BT, BK = meta.chunk_row.shape[0], plan.BT, plan.BK
+    of_keys, of_pairs, table = chunks * H * BT * BK, chunks * HV * BT * BT, meta.block_table
+    scratch = torch.empty(2 * (of_keys + of_pairs), dtype=plan.products, device=q.device)
+    queries, keys, inverses, scores = scratch.split((of_keys, of_keys, of_pairs, of_pairs))
+    factors = torch.empty(chunks * HV * 4 * BT, dtype=torch.float32, device=q.device)
+    plan.prepare(
+        (chunks, HV, 1),
+        (
+            q, k, *gates.tensors, queries, keys, inverses, scores, factors,
+            meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
+        ),
+        (
+            scale, meta.block_size, meta.chunk_size,
+            q.stride(0), k.stride(0), gates.g.stride(0), gates.beta.stride(0), H, HV,
+        ),
     )  # fmt: skip
-    launch = launches.scan
-    scan_kernel[(triton.cdiv(V, launch.tile), HV, meta.num_rows)](
-        queries, keys, v, inverses, scores, factors, ssm_state, o,
-        meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.read_slot, meta.block_table,
-        meta.block_table.shape[1], meta.block_size, meta.chunk_size,
-        v.stride(0), o.stride(0), *ssm_state.stride()[:3], meta.block_table.stride(0), H, HV,
-        V=V, BV=launch.tile, STAGES=launch.num_stages, **shape, **launch.options,
+    plan.scan(
+        (plan.scan_tiles, HV, meta.num_rows),
+        (
+            queries, keys, v, inverses, scores, factors, ssm_state, o,
+            meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.read_slot, table,
+        ),
+        (
+            table.shape[1], meta.block_size, meta.chunk_size,
+            v.stride(0), o.stride(0), *ssm_state.stride()[:3], table.stride(0), H, HV,
+        ),
     )  # fmt: skip

@@ -140,8 +140,8 @@ PACKED = (
     plant(
         "gate_tail_read",
         CHUNKED,
-        "_of_tokens(g, t, count, HV)",
-        "_of_tokens(g, t, BT, HV)",
+        "_of_tokens(g, t, count, stride_g)",
+        "_of_tokens(g, t, BT, stride_g)",
         "kernel-indexing",
         "Lanes beyond a chunk's end read gates of other rows, or of nobody (cuLA 38).",
     ),
@@ -232,8 +232,8 @@ INVERSE = (
     plant(
         "prefill_beta_rounded",
         CHUNKED,
-        "_of_tokens(beta, t, count, HV)",
-        f"_of_tokens(beta, t, count, HV){ROUNDED}",
+        "_of_tokens(beta, t, count, stride_beta)",
+        f"_of_tokens(beta, t, count, stride_beta){ROUNDED}",
         "dtype",
         "A prefill rounds beta to bf16.",
         kind=BETA,

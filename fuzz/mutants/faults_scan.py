@@ -271,8 +271,8 @@ SCAN = (
             ),
             Edit(
                 LAUNCH,
-                "meta.chunk_size,\n        v.stride(0)",
-                "meta.chunk_size, scale,\n        v.stride(0)",
+                "meta.chunk_size,\n            v.stride(0)",
+                "meta.chunk_size, scale,\n            v.stride(0)",
             ),
         ),
     ),

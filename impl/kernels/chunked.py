@@ -27,6 +27,7 @@ Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 import triton
 import triton.language as tl
 
+from gdn_apc.impl.kernels.gates import log_decay, write_strength
 from gdn_apc.impl.kernels.grid import chunk_of_row, clipped_chunk, exp, num_chunks
 
 
@@ -46,9 +47,9 @@ def _tokens(ptr, t, count, stride, width: tl.constexpr, BW: tl.constexpr):
 
 
 @triton.jit
-def _of_tokens(ptr, t, count, HV):
+def _of_tokens(ptr, t, count, stride):
     """A number of each token: [len(t)]."""
-    return tl.load(ptr + t * HV, mask=t < count, other=0.0)
+    return tl.load(ptr + t * stride, mask=t < count, other=0.0)
 
 
 @triton.jit
@@ -108,14 +109,16 @@ def _inverse(A, BT: tl.constexpr, BLOCKS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["B", "C", "H", "HV"])
 def prepare_kernel(
-    q, k, g, beta, queries, keys, T, P, factors,
+    q, k, g, beta, A_log, dt_bias, queries, keys, T, P, factors,
     query_start_loc, num_computed_tokens, chunk_offsets, chunk_row,
     scale, B, C,
-    stride_q, stride_k, H, HV,
+    stride_q, stride_k, stride_g, stride_beta, H, HV,
     K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr,
-    OPERAND: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, L2NORM: tl.constexpr,
+    OPERAND: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, L2NORM: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
     """All that the scan needs of q, k, g and beta, chunk by chunk, without gaps and without tails. Grid (chunks, HV).
+
+    RAW: g and beta are the layer's a and b.
 
     In the operand dtype: queries, keys: [chunks, H, BT, BK] as given, zero beyond the chunk; T and scale · P: [chunks,
     HV, BT, BT]. In fp32, factors: [chunks, HV, 4, BT], by which the scan multiplies columns of products:
@@ -135,14 +138,19 @@ def prepare_kernel(
     chunk = tl.cast(chunk, tl.int64)
     q += first * stride_q + h * K
     k += first * stride_k + h * K
-    g += first * HV + hv
-    beta += first * HV + hv
+    g += first * stride_g + hv
+    beta += first * stride_beta + hv
     T += (chunk * HV + hv) * (BT * BT)
     P += (chunk * HV + hv) * (BT * BT)
 
     t = tl.arange(0, BT)
     query, key = _tokens(q, t, count, stride_q, K, BK), _tokens(k, t, count, stride_k, K, BK)
-    gates, strength = _of_tokens(g, t, count, HV), _of_tokens(beta, t, count, HV)
+    gates, strength = _of_tokens(g, t, count, stride_g), _of_tokens(beta, t, count, stride_beta)
+    if RAW:
+        rate, bias = tl.load(A_log + hv).to(tl.float32), tl.load(dt_bias + hv).to(tl.float32)
+        # A raw 0 is no gate of 0: beyond the chunk, both are.
+        gates = tl.where(t < count, log_decay(gates.to(tl.float32), rate, bias), 0.0)
+        strength = tl.where(t < count, write_strength(strength.to(tl.float32)), 0.0)
     of_q, of_k = tl.full([BT], 1.0, tl.float32), tl.full([BT], 1.0, tl.float32)
     if L2NORM:
         of_q, of_k = _inverse_norm(query), _inverse_norm(key)

@@ -3,6 +3,8 @@
     g = -exp(A_log) · softplus(a + dt_bias)        softplus(x) = x above 20, as vLLM's fused gating
     beta = sigmoid(b)
 
+The layer's other kernels compute them where they need them (``RAW``); the kernel here is for whoever wants them as such.
+
 Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 """
 
@@ -15,6 +17,18 @@ def softplus(x):
     """log(1 + eˣ); x above 20; below, a series where 1 + eˣ would lose eˣ, so that gates near 1 keep their decay."""
     e = tl.exp(tl.minimum(x, 20.0))
     return tl.where(x > 20.0, x, tl.where(e < 0.0009765625, e * (1.0 - 0.5 * e), tl.log(1.0 + e)))
+
+
+@triton.jit
+def log_decay(a, A_log, dt_bias):
+    """g of raw a, all fp32."""
+    return -tl.exp(A_log) * softplus(a + dt_bias)
+
+
+@triton.jit
+def write_strength(b):
+    """beta of raw b, fp32."""
+    return 1.0 / (1.0 + tl.exp(-b))
 
 
 @triton.jit(do_not_specialize=["num_tokens", "HV"])
@@ -39,7 +53,7 @@ def gates_kernel(
     rows = t.to(tl.int64)[:, None]
     raw = tl.load(a + rows * stride_a + h[None, :], mask=used, other=0.0).to(tl.float32)
     bias = tl.load(dt_bias + h, mask=h < HV, other=0.0).to(tl.float32)
-    rate = tl.exp(tl.load(A_log + h, mask=h < HV, other=0.0).to(tl.float32))
-    tl.store(g + rows * HV + h[None, :], -rate[None, :] * softplus(raw + bias[None, :]), mask=used)
+    rate = tl.load(A_log + h, mask=h < HV, other=0.0).to(tl.float32)
+    tl.store(g + rows * HV + h[None, :], log_decay(raw, rate[None, :], bias[None, :]), mask=used)
     write = tl.load(b + rows * stride_b + h[None, :], mask=used, other=0.0).to(tl.float32)
-    tl.store(beta + rows * HV + h[None, :], 1.0 / (1.0 + tl.exp(-write)), mask=used)
+    tl.store(beta + rows * HV + h[None, :], write_strength(write), mask=used)

@@ -14,24 +14,28 @@ Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 import triton
 import triton.language as tl
 
+from gdn_apc.impl.kernels.gates import log_decay, write_strength
+
 
 @triton.jit(do_not_specialize=["H", "HV"])
 def recurrent_kernel(
-    q, k, v, g, beta, state, o,
+    q, k, v, g, beta, A_log, dt_bias, state, o,
     query_start_loc, num_computed_tokens, read_slots, write_slots,
     scale,
-    stride_q, stride_k, stride_v, stride_o, stride_slot, stride_head, stride_row, H, HV,
+    stride_q, stride_k, stride_v, stride_g, stride_beta, stride_o, stride_slot, stride_head, stride_row, H, HV,
     K: tl.constexpr, V: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    L2NORM: tl.constexpr,
+    L2NORM: tl.constexpr, RAW: tl.constexpr,
 ):  # fmt: skip
-    """Shapes as in ``impl.gated_delta_rule``. Grid (tiles of V, HV, rows)."""
+    """Shapes as in ``impl.gated_delta_rule``; RAW: g and beta are the layer's a and b. Grid (tiles of V, HV, rows)."""
     row = tl.program_id(2)
     q0 = tl.load(query_start_loc + row)
-    if tl.load(query_start_loc + row + 1) - q0 != 1:
-        return
+    m = tl.load(query_start_loc + row + 1) - q0
     n = tl.load(num_computed_tokens + row)
     read_slot = tl.where(n > 0, tl.load(read_slots + row), 0).to(tl.int64)
     write_slot = tl.load(write_slots + row).to(tl.int64)
+    # Neither slot is negative: asked here, so that all indices are on their way before the first is waited for.
+    if (m != 1) | (read_slot < 0) | (write_slot < 0):
+        return
     hv = tl.program_id(1)
     h = hv // (HV // H)
     kk = tl.arange(0, BK)
@@ -40,19 +44,22 @@ def recurrent_kernel(
     tile = v_in[:, None] & k_in[None, :]
     token = q0.to(tl.int64)
 
-    key = tl.load(k + token * stride_k + h * K + kk, mask=k_in, other=0.0).to(tl.float32)
-    query = tl.load(q + token * stride_q + h * K + kk, mask=k_in, other=0.0).to(tl.float32)
+    # Loads first, the state's before all others: nothing waits for anything but indices.
+    inside = hv * stride_head + vv[:, None] * stride_row + kk[None, :]
+    S = tl.load(state + read_slot * stride_slot + inside, mask=tile & (read_slot > 0), other=0.0)
+    key = tl.load(k + token * stride_k + h * K + kk, mask=k_in, other=0.0)
+    query = tl.load(q + token * stride_q + h * K + kk, mask=k_in, other=0.0)
+    value = tl.load(v + token * stride_v + hv * V + vv, mask=v_in, other=0.0)
+    gate, strength = tl.load(g + token * stride_g + hv), tl.load(beta + token * stride_beta + hv)
+    if RAW:
+        rate, bias = tl.load(A_log + hv).to(tl.float32), tl.load(dt_bias + hv).to(tl.float32)
+        gate, strength = log_decay(gate.to(tl.float32), rate, bias), write_strength(strength.to(tl.float32))
+    decay = tl.exp(gate)
+    S, key, query, value = S.to(tl.float32), key.to(tl.float32), query.to(tl.float32), value.to(tl.float32)
     if L2NORM:
         key = key * tl.rsqrt(tl.sum(key * key, axis=0) + 1e-6)
         query = query * tl.rsqrt(tl.sum(query * query, axis=0) + 1e-6)
-    value = tl.load(v + token * stride_v + hv * V + vv, mask=v_in, other=0.0).to(tl.float32)
-    decay = tl.exp(tl.load(g + token * HV + hv))
-    strength = tl.load(beta + token * HV + hv)
 
-    inside = hv * stride_head + vv[:, None] * stride_row + kk[None, :]
-    S = tl.load(state + read_slot * stride_slot + inside, mask=tile & (read_slot > 0), other=0.0).to(
-        tl.float32
-    )
     S = S * decay
     delta = strength * (value - tl.sum(S * key[None, :], axis=1))
     S = S + delta[:, None] * key[None, :]

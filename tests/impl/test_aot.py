@@ -11,13 +11,14 @@ SHAPES = [("sm_80", "bf16"), ("sm_90", "bf16"), ("sm_100", "bf16"), ("sm_80", "f
 
 @pytest.mark.parametrize(("arch", "dtype"), SHAPES)
 def test_compiles(arch, dtype):
-    """Qwen3-Next's head shapes; all six kernels, and once an architecture the two of the metadata."""
+    """Qwen3-Next's head shapes; every kernel in all its forms, and once an architecture the two of the metadata."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "gdn_apc.impl.aot", "--arch", arch, "--dtype", dtype]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     built = [line.split("  ")[2].strip() for line in ran.stdout.splitlines()]
-    layer = ["conv", "conv, one token", "prepare", "scan", "recurrent", "gates"]
+    layer = ["conv", "conv, one token", "prepare", "prepare, gates given", "scan"]
+    layer += ["recurrent", "recurrent, gates given", "gates"]
     assert built == layer + ["metadata", "slots"] * (dtype == "bf16")
 
 
