@@ -64,8 +64,7 @@ def variants(
     for name, kernel, launch, constants in (
         ("conv", conv.causal_conv1d_kernel, launches.conv, convolution[0]),
         ("conv, one token", conv.causal_conv1d_kernel, launches.conv_one_token, convolution[1]),
-        ("prepare", chunked.prepare_kernel, launches.prepare, prepare | dict(RAW=True)),
-        ("prepare, gates given", chunked.prepare_kernel, launches.prepare, prepare | dict(RAW=False)),
+        ("prepare", chunked.prepare_kernel, launches.prepare, prepare),
         (
             "scan",
             chunked.scan_kernel,

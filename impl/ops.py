@@ -180,7 +180,7 @@ def gdn_core(
     scale = _scale(scale, K)
     from gdn_apc.impl import triton_path
 
-    gates = triton_path.Gates(a, b, A_log, dt_bias, True)
+    gates = triton_path.RawGates(a, b, A_log, dt_bias)
     return triton_path.gdn_core(
         x,
         gates,

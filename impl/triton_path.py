@@ -142,19 +142,13 @@ def gdn_gates(
 
 
 @dataclass(frozen=True)
-class Gates:
-    """Log decay and write strength of every token, [T, HV]: as such in fp32, or ``raw``, as the layer's a and b."""
+class RawGates:
+    """A layer's a and b, [T, HV], and what makes log decay and write strength of them, [HV]."""
 
-    g: torch.Tensor
-    beta: torch.Tensor
+    a: torch.Tensor
+    b: torch.Tensor
     A_log: torch.Tensor
     dt_bias: torch.Tensor
-    raw: bool
-
-    @property
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """In the order in which kernels take them."""
-        return self.g, self.beta, self.A_log, self.dt_bias
 
 
 def gated_delta_rule(
@@ -170,13 +164,13 @@ def gated_delta_rule(
     o: torch.Tensor,
 ) -> torch.Tensor:
     """See ``impl.ops.gated_delta_rule``."""
-    gates = Gates(g, beta, g, g, False)
-    return _delta_rule(q, k, v, gates, ssm_state, meta, q.shape[1], scale, use_qk_l2norm, o)
+    given = (g, beta, g, g)
+    return _delta_rule(q, k, v, given, False, ssm_state, meta, q.shape[1], scale, use_qk_l2norm, o)
 
 
 def gdn_core(
     x: torch.Tensor,
-    gates: Gates,
+    gates: RawGates,
     conv_weight: torch.Tensor,
     conv_bias: torch.Tensor | None,
     conv_state: torch.Tensor,
@@ -192,7 +186,8 @@ def gdn_core(
     y = causal_conv1d(x, conv_weight, conv_bias, conv_state, meta, activation)
     HV, V, K = ssm_state.shape[1:]
     q, k, v = y.split((num_k_heads * K, num_k_heads * K, HV * V), dim=1)
-    return _delta_rule(q, k, v, gates, ssm_state, meta, num_k_heads, scale, use_qk_l2norm, o)
+    raw = (gates.a, gates.b, gates.A_log, gates.dt_bias)
+    return _delta_rule(q, k, v, raw, True, ssm_state, meta, num_k_heads, scale, use_qk_l2norm, o)
 
 
 @dataclass(frozen=True)
@@ -217,9 +212,7 @@ def _delta_plan(dtype, device, K: int, V: int, B: int, C: int, l2norm: bool, raw
     scan = dict(V=V, BV=launches.scan.tile, STAGES=launches.scan.num_stages, **shape)
     return _DeltaPlan(
         Launcher(recurrent_kernel, dict(BV=one.tile, **recurrent_constants(K, V, l2norm, raw)), one.options),
-        Launcher(
-            prepare_kernel, dict(L2NORM=l2norm, RAW=raw, BLOCKS=blocks, **shape), launches.prepare.options
-        ),
+        Launcher(prepare_kernel, dict(L2NORM=l2norm, BLOCKS=blocks, **shape), launches.prepare.options),
         Launcher(scan_kernel, scan, launches.scan.options),
         -(-V // one.tile),
         -(-V // launches.scan.tile),
@@ -229,8 +222,11 @@ def _delta_plan(dtype, device, K: int, V: int, B: int, C: int, l2norm: bool, raw
     )
 
 
-def _delta_rule(q, k, v, gates: Gates, ssm_state, meta, H, scale, use_qk_l2norm, o) -> torch.Tensor:
-    """One-token rows, then all others. q, k, v: [T, …], a token's heads side by side."""
+def _delta_rule(q, k, v, gates, raw: bool, ssm_state, meta, H, scale, use_qk_l2norm, o) -> torch.Tensor:
+    """One-token rows, then all others. q, k, v: [T, …], a token's heads side by side.
+
+    ``gates``: a, b, A_log and dt_bias if ``raw``; else g and beta, and two tensors that nobody reads.
+    """
     check_page_alignment("ssm_state", ssm_state)
     HV, V, K = ssm_state.shape[1:]
     if K > MAX_K:
@@ -240,28 +236,29 @@ def _delta_rule(q, k, v, gates: Gates, ssm_state, meta, H, scale, use_qk_l2norm,
     if v.shape[0] == 0 or meta.num_rows == 0:
         return o
     B, C, device = meta.block_size, meta.chunk_size, q.device
-    kinds = (q.dtype, ssm_state.dtype, *[t.dtype for t in gates.tensors])
-    key = ("delta", kinds, device, K, V, min(B, C), use_qk_l2norm, gates.raw, overrides())
+    kinds = (q.dtype, ssm_state.dtype, *[t.dtype for t in gates])
+    key = ("delta", kinds, device, K, V, min(B, C), use_qk_l2norm, raw, overrides())
     plan = _plans.get(key)
     if plan is None:
-        plan = _plans[key] = _delta_plan(q.dtype, device, K, V, B, C, use_qk_l2norm, gates.raw)
+        plan = _plans[key] = _delta_plan(q.dtype, device, K, V, B, C, use_qk_l2norm, raw)
     plan.recurrent(
         (plan.recurrent_tiles, HV, meta.num_rows),
         (
-            q, k, v, *gates.tensors, ssm_state, o,
+            q, k, v, *gates, ssm_state, o,
             meta.query_start_loc, meta.num_computed_tokens, meta.read_slot, meta.write_slot,
         ),
         (
-            scale, q.stride(0), k.stride(0), v.stride(0), gates.g.stride(0), gates.beta.stride(0),
+            scale, q.stride(0), k.stride(0), v.stride(0), gates[0].stride(0), gates[1].stride(0),
             o.stride(0), *ssm_state.stride()[:3], H, HV,
         ),
     )  # fmt: skip
     if not meta.only_one_token_rows:
-        _chunked(plan, q, k, v, gates, ssm_state, meta, H, scale, o)
+        g, beta = gdn_gates(*gates) if raw else gates[:2]
+        _chunked(plan, q, k, v, g, beta, ssm_state, meta, H, scale, o)
     return o
 
 
-def _chunked(plan: _DeltaPlan, q, k, v, gates: Gates, ssm_state, meta, H, scale, o) -> None:
+def _chunked(plan: _DeltaPlan, q, k, v, g, beta, ssm_state, meta, H, scale, o) -> None:
     """Every row of two or more tokens: all chunks at once, then each row's chunks in order."""
     HV = ssm_state.shape[1]
     chunks, BT, BK = meta.chunk_row.shape[0], plan.BT, plan.BK
@@ -272,12 +269,12 @@ def _chunked(plan: _DeltaPlan, q, k, v, gates: Gates, ssm_state, meta, H, scale,
     plan.prepare(
         (chunks, HV, 1),
         (
-            q, k, *gates.tensors, queries, keys, inverses, scores, factors,
+            q, k, g, beta, queries, keys, inverses, scores, factors,
             meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.chunk_row,
         ),
         (
             scale, meta.block_size, meta.chunk_size,
-            q.stride(0), k.stride(0), gates.g.stride(0), gates.beta.stride(0), H, HV,
+            q.stride(0), k.stride(0), g.stride(0), beta.stride(0), H, HV,
         ),
     )  # fmt: skip
     plan.scan(

@@ -27,7 +27,6 @@ Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 import triton
 import triton.language as tl
 
-from gdn_apc.impl.kernels.gates import log_decay, write_strength
 from gdn_apc.impl.kernels.grid import chunk_of_row, clipped_chunk, exp, num_chunks
 
 
@@ -109,16 +108,14 @@ def _inverse(A, BT: tl.constexpr, BLOCKS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["B", "C", "H", "HV"])
 def prepare_kernel(
-    q, k, g, beta, A_log, dt_bias, queries, keys, T, P, factors,
+    q, k, g, beta, queries, keys, T, P, factors,
     query_start_loc, num_computed_tokens, chunk_offsets, chunk_row,
     scale, B, C,
     stride_q, stride_k, stride_g, stride_beta, H, HV,
     K: tl.constexpr, BK: tl.constexpr, BT: tl.constexpr,
-    OPERAND: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, L2NORM: tl.constexpr, RAW: tl.constexpr,
+    OPERAND: tl.constexpr, PRECISION: tl.constexpr, BLOCKS: tl.constexpr, L2NORM: tl.constexpr,
 ):  # fmt: skip
     """All that the scan needs of q, k, g and beta, chunk by chunk, without gaps and without tails. Grid (chunks, HV).
-
-    RAW: g and beta are the layer's a and b.
 
     In the operand dtype: queries, keys: [chunks, H, BT, BK] as given, zero beyond the chunk; T and scale · P: [chunks,
     HV, BT, BT]. In fp32, factors: [chunks, HV, 4, BT], by which the scan multiplies columns of products:
@@ -146,11 +143,6 @@ def prepare_kernel(
     t = tl.arange(0, BT)
     query, key = _tokens(q, t, count, stride_q, K, BK), _tokens(k, t, count, stride_k, K, BK)
     gates, strength = _of_tokens(g, t, count, stride_g), _of_tokens(beta, t, count, stride_beta)
-    if RAW:
-        rate, bias = tl.load(A_log + hv).to(tl.float32), tl.load(dt_bias + hv).to(tl.float32)
-        # A raw 0 is no gate of 0: beyond the chunk, both are.
-        gates = tl.where(t < count, log_decay(gates.to(tl.float32), rate, bias), 0.0)
-        strength = tl.where(t < count, write_strength(strength.to(tl.float32)), 0.0)
     of_q, of_k = tl.full([BT], 1.0, tl.float32), tl.full([BT], 1.0, tl.float32)
     if L2NORM:
         of_q, of_k = _inverse_norm(query), _inverse_norm(key)
