@@ -127,6 +127,6 @@ def config(V: int, dtype: torch.dtype, arch: str) -> Config:
         conv_one_token=Launch(128, 2, 1),
         prepare=PREPARE[dtype],
         scan=Launch(min(BV, 16), 4, 1) if wide else Launch(min(BV, 32), 8, 3, 128),
-        recurrent=Launch(min(BV, 8 if wide else 16), 1, 1),
+        recurrent=Launch(min(BV, 16), 4, 1),
         gates=GATES,
     )

@@ -62,5 +62,8 @@ def chunk_of_row(
     q0 = tl.load(query_start_loc + row)
     m = tl.where(live, tl.load(query_start_loc + row + 1) - q0, 0)
     n = tl.load(num_computed_tokens + row)
-    start, end = chunk_bounds(n, m, i, B, C)
+    if ONE_TOKEN_ROWS:
+        start, end = n, n + m
+    else:
+        start, end = chunk_bounds(n, m, i, B, C)
     return row, i, q0, n, m, start, end

@@ -33,11 +33,11 @@ def recurrent_kernel(
     n = tl.load(num_computed_tokens + row)
     read_slot = tl.where(n > 0, tl.load(read_slots + row), 0).to(tl.int64)
     write_slot = tl.load(write_slots + row).to(tl.int64)
-    # Neither slot is negative: asked here, so that all indices are on their way before the first is waited for.
-    if (m != 1) | (read_slot < 0) | (write_slot < 0):
-        return
     hv = tl.program_id(1)
     h = hv // (HV // H)
+    # Neither slot is negative: asked here, so that all indices are on their way before the first is waited for.
+    if (m != 1) | (read_slot < 0) | (write_slot < 0) | (h < 0):
+        return
     kk = tl.arange(0, BK)
     vv = tl.program_id(0) * BV + tl.arange(0, BV)
     k_in, v_in = kk < K, vv < V
