@@ -132,7 +132,9 @@ def build(variant: Variant, arch: str) -> dict[str, Any]:
     aligned = {
         (i,): [["tt.divisibility", 16]]
         for i, (name, kind) in enumerate(types.items())
-        if kind.startswith("*") or name == "dim" or (name.startswith("stride") and name != "stride_table")
+        if kind.startswith("*")
+        or name == "dim"
+        or (name.startswith("stride") and name not in ("stride_table", "stride_g", "stride_beta"))
     }
     began = time.perf_counter()
     source = ASTSource(variant.kernel, types, variant.constants, aligned)

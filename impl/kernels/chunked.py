@@ -106,7 +106,7 @@ def _inverse(A, BT: tl.constexpr, BLOCKS: tl.constexpr):
     return X
 
 
-@triton.jit(do_not_specialize=["B", "C", "H", "HV"])
+@triton.jit(do_not_specialize=["B", "C", "stride_g", "stride_beta", "H", "HV"])
 def prepare_kernel(
     q, k, g, beta, queries, keys, T, P, factors,
     query_start_loc, num_computed_tokens, chunk_offsets, chunk_row,

@@ -17,7 +17,7 @@ import triton.language as tl
 from gdn_apc.impl.kernels.gates import log_decay, write_strength
 
 
-@triton.jit(do_not_specialize=["H", "HV"])
+@triton.jit(do_not_specialize=["stride_g", "stride_beta", "H", "HV"])
 def recurrent_kernel(
     q, k, v, g, beta, A_log, dt_bias, state, o,
     query_start_loc, num_computed_tokens, read_slots, write_slots,
