@@ -30,6 +30,9 @@ OPERANDS = {
     torch.float32: (tl.float32, torch.float32, "ieee", "ieee"),
 }
 
+INTERPRETED_BLOCKS = "ieee"
+"""Instead of the last column: the interpreter pays for each operation, and three products of split operands are many."""
+
 CONV_ROWS = 16
 """Tokens that the convolution takes at a time on a GPU."""
 
@@ -208,6 +211,7 @@ def _delta_plan(dtype, device, K: int, V: int, B: int, C: int, l2norm: bool, raw
     launches = config(V, dtype, architecture(device))
     shape = chunk_constants(K, B, C, dtype)
     _, products, _, blocks = OPERANDS[dtype]
+    blocks = blocks if device.type == "cuda" else INTERPRETED_BLOCKS
     one = launches.recurrent
     scan = dict(V=V, BV=launches.scan.tile, STAGES=launches.scan.num_stages, **shape)
     return _DeltaPlan(
