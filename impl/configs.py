@@ -41,9 +41,14 @@ class Config:
     conv_one_token: Launch  # of batches of one-token rows
     prepare: Launch
     scan: Launch
+    scan_few: Launch  # where its programs all run at once; the same bits as `scan`'s
+    scan_fewer: Launch  # where even its programs do, which are more
     recurrent: Launch
     gates: Launch
 
+
+MULTIPROCESSORS = 132
+"""Programs of the scan that run at once, one a multiprocessor (H200, H100 SXM). It chooses between launches of equal bits only."""
 
 GATES = Launch(16, 2, 1)
 """The gates are elementwise: one configuration serves every shape."""
@@ -120,13 +125,16 @@ def config(V: int, dtype: torch.dtype, arch: str) -> Config:
     if arch == "interpreter":
         whole = Launch(BV, 4, 1)
         conv = Launch(1 << 16, 4, 1)
-        return Config(conv, conv, prepare=whole, scan=whole, recurrent=whole, gates=GATES)
+        return Config(conv, conv, whole, whole, whole, whole, recurrent=whole, gates=GATES)
     wide = dtype != torch.bfloat16
+    scan = Launch(min(BV, 16), 4, 1) if wide else Launch(min(BV, 32), 8, 3, 128)
     return Config(
         conv=Launch(256, 4, 1),
         conv_one_token=Launch(128, 2, 1),
         prepare=PREPARE[dtype],
-        scan=Launch(min(BV, 16), 4, 1) if wide else Launch(min(BV, 32), 8, 3, 128),
+        scan=scan,
+        scan_few=scan if wide else Launch(scan.tile, 8, 3),
+        scan_fewer=scan if wide else Launch(min(BV, 16), 8, 3),
         recurrent=Launch(min(BV, 16), 4, 1),
         gates=GATES,
     )

@@ -13,7 +13,7 @@ import torch
 import triton.language as tl
 
 from gdn_apc.impl._checks import check_page_alignment
-from gdn_apc.impl.configs import architecture, config, next_power_of_two, overrides
+from gdn_apc.impl.configs import MULTIPROCESSORS, architecture, config, next_power_of_two, overrides
 from gdn_apc.impl.kernels.chunked import prepare_kernel, scan_kernel
 from gdn_apc.impl.kernels.conv import causal_conv1d_kernel
 from gdn_apc.impl.kernels.gates import gates_kernel
@@ -199,9 +199,10 @@ class _DeltaPlan:
 
     recurrent: Launcher
     prepare: Launcher
-    scan: Launcher
+    scans: tuple[
+        tuple[Launcher, int], ...
+    ]  # each with its tiles of V, of equal bits, the one for the fewest heads first
     recurrent_tiles: int
-    scan_tiles: int
     BT: int
     BK: int
     products: torch.dtype
@@ -213,13 +214,20 @@ def _delta_plan(dtype, device, K: int, V: int, B: int, C: int, l2norm: bool, raw
     _, products, _, blocks = OPERANDS[dtype]
     blocks = blocks if device.type == "cuda" else INTERPRETED_BLOCKS
     one = launches.recurrent
-    scan = dict(V=V, BV=launches.scan.tile, STAGES=launches.scan.num_stages, **shape)
+    scans = (launches.scan_fewer, launches.scan_few, launches.scan)
+    if any(name == "scan" for name, _ in overrides()):
+        scans = scans[-1:]  # whoever tunes it means it
     return _DeltaPlan(
         Launcher(recurrent_kernel, dict(BV=one.tile, **recurrent_constants(K, V, l2norm, raw)), one.options),
         Launcher(prepare_kernel, dict(L2NORM=l2norm, BLOCKS=blocks, **shape), launches.prepare.options),
-        Launcher(scan_kernel, scan, launches.scan.options),
+        tuple(
+            (
+                Launcher(scan_kernel, dict(V=V, BV=scan.tile, STAGES=scan.num_stages, **shape), scan.options),
+                -(-V // scan.tile),
+            )
+            for scan in scans
+        ),
         -(-V // one.tile),
-        -(-V // launches.scan.tile),
         shape["BT"],
         shape["BK"],
         products,
@@ -281,8 +289,10 @@ def _chunked(plan: _DeltaPlan, q, k, v, g, beta, ssm_state, meta, H, scale, o) -
             q.stride(0), k.stride(0), g.stride(0), beta.stride(0), H, HV,
         ),
     )  # fmt: skip
-    plan.scan(
-        (plan.scan_tiles, HV, meta.num_rows),
+    at_once = MULTIPROCESSORS // (HV * meta.num_rows)
+    scan, tiles = next((s for s in plan.scans if s[1] <= at_once), plan.scans[-1])
+    scan(
+        (tiles, HV, meta.num_rows),
         (
             queries, keys, v, inverses, scores, factors, ssm_state, o,
             meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.read_slot, table,

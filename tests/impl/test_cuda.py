@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gdn_apc.impl import causal_conv1d, gated_delta_rule, gdn_core
+from gdn_apc.impl.configs import architecture, config, override
 from tests.impl.batches import DEVICE, DTYPES, Rows, assert_delta_rows, pool
 from tests.impl.test_kernels import MIXED, delta_inputs
 
@@ -147,6 +148,24 @@ def test_the_same_bits_every_time(repeat):
         if first is None:
             first = bits
         assert all(torch.equal(a, b) for a, b in zip(first, bits))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("state_dtype", ["fp32", "bf16"])
+def test_every_scan_leaves_the_same_bits(dtype, state_dtype):
+    """The batch chooses among the scan's launches, so it must not matter which (DESIGN.md, section 4.1)."""
+    rows = Rows([(0, 700), (130, 65), (64, 2), (37, 300)], 100, 64)
+    launches = config(V, DTYPES[dtype], architecture(DEVICE))
+    first = None
+    for launch in (launches.scan, launches.scan_few, launches.scan_fewer):
+        gen = torch.Generator().manual_seed(0)
+        state = pool((rows.num_slots, HV, V, K), DTYPES[state_dtype], gen)
+        inputs = delta_inputs(rows, H, HV, K, V, DTYPES[dtype], gen, gates=0.1)
+        with override(scan=launch):
+            o = gated_delta_rule(*inputs, state, rows.metadata(), use_qk_l2norm=True)[: rows.num_tokens]
+        bits = [t.contiguous().view(torch.uint8).clone() for t in (o, state)]
+        first = first or bits
+        assert all(torch.equal(a, b) for a, b in zip(first, bits)), launch
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
