@@ -65,11 +65,13 @@ def variants(
         ("conv", conv.causal_conv1d_kernel, launches.conv, convolution[0]),
         ("conv, one token", conv.causal_conv1d_kernel, launches.conv_one_token, convolution[1]),
         ("prepare", chunked.prepare_kernel, launches.prepare, prepare),
-        (
-            "scan",
-            chunked.scan_kernel,
-            launches.scan,
-            dict(V=V, BV=launches.scan.tile, STAGES=launches.scan.num_stages, **chunk),
+        *(
+            (name, chunked.scan_kernel, launch, dict(V=V, BV=launch.tile, STAGES=launch.num_stages, **chunk))
+            for name, launch in (
+                ("scan", launches.scan),
+                ("scan, few programs", launches.scan_few),
+                ("scan, fewer", launches.scan_fewer),
+            )
         ),
         *(
             (

@@ -75,8 +75,8 @@ ONE_TOKEN = (
     plant(
         "decode_offset_int32",
         RECURRENT,
-        "write_slot = tl.load(write_slots + row).to(tl.int64)",
-        "write_slot = tl.load(write_slots + row)",
+        "read_slot, write_slot = read_slot.to(tl.int64), write_slot.to(tl.int64)",
+        "read_slot = read_slot.to(tl.int64)",
         "kernel-indexing",
         "The offset of the slot that a decode writes is computed in 32 bits (flashinfer 3230).",
     ),

@@ -21,7 +21,7 @@ Imports triton only. Exercise it with ``pytest tests/impl/test_kernels.py``.
 import triton
 import triton.language as tl
 
-from gdn_apc.impl.kernels.grid import chunk_of_row, exp
+from gdn_apc.impl.kernels.grid import NO_SLOT, chunk_of_row, exp
 
 
 @triton.jit
@@ -160,9 +160,7 @@ def causal_conv1d_kernel(
         tl.program_id(0), query_start_loc, num_computed_tokens, chunk_offsets, chunk_row, B, C, ONE_TOKEN_ROWS
     )
     read_slot = tl.load(read_slots + row)
-    if (m <= 0) | (
-        read_slot < 0
-    ):  # no slot is negative: all indices are on their way before the first is waited for
+    if (m <= 0) | (read_slot == NO_SLOT):
         return
     channel = tl.program_id(1) * BD + tl.arange(0, BD)
     inside = channel < dim

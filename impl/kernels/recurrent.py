@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from gdn_apc.impl.kernels.gates import log_decay, write_strength
+from gdn_apc.impl.kernels.grid import NO_SLOT
 
 
 @triton.jit(do_not_specialize=["stride_g", "stride_beta", "H", "HV"])
@@ -31,13 +32,13 @@ def recurrent_kernel(
     q0 = tl.load(query_start_loc + row)
     m = tl.load(query_start_loc + row + 1) - q0
     n = tl.load(num_computed_tokens + row)
-    read_slot = tl.where(n > 0, tl.load(read_slots + row), 0).to(tl.int64)
-    write_slot = tl.load(write_slots + row).to(tl.int64)
+    read_slot = tl.where(n > 0, tl.load(read_slots + row), 0)
+    write_slot = tl.load(write_slots + row)
     hv = tl.program_id(1)
     h = hv // (HV // H)
-    # Neither slot is negative: asked here, so that all indices are on their way before the first is waited for.
-    if (m != 1) | (read_slot < 0) | (write_slot < 0) | (h < 0):
+    if (m != 1) | (read_slot == NO_SLOT) | (write_slot == NO_SLOT) | (h < 0):
         return
+    read_slot, write_slot = read_slot.to(tl.int64), write_slot.to(tl.int64)
     kk = tl.arange(0, BK)
     vv = tl.program_id(0) * BV + tl.arange(0, BV)
     k_in, v_in = kk < K, vv < V

@@ -17,7 +17,7 @@ def test_compiles(arch, dtype):
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]
     built = [line.split("  ")[2].strip() for line in ran.stdout.splitlines()]
-    layer = ["conv", "conv, one token", "prepare", "scan"]
+    layer = ["conv", "conv, one token", "prepare", "scan", "scan, few programs", "scan, fewer"]
     layer += ["recurrent", "recurrent, gates given", "gates"]
     assert built == layer + ["metadata", "slots"] * (dtype == "bf16")
 
