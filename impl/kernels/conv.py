@@ -160,7 +160,7 @@ def causal_conv1d_kernel(
         tl.program_id(0), query_start_loc, num_computed_tokens, chunk_offsets, chunk_row, B, C, ONE_TOKEN_ROWS
     )
     read_slot = tl.load(read_slots + row)
-    if (m <= 0) | (read_slot == NO_SLOT):
+    if (m <= 0) | (n == NO_SLOT) | (read_slot == NO_SLOT):
         return
     channel = tl.program_id(1) * BD + tl.arange(0, BD)
     inside = channel < dim
