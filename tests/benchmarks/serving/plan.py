@@ -69,7 +69,6 @@ class Scale:
     steps_seconds: float = 25  # kept free for that part
     first_seconds: float = 300  # for the engine that finds nothing compiled: stock vLLM tunes for minutes
     start_seconds: float = 150
-    together: bool = False  # start all at once, instead of the others when the first has filled the caches
 
 
 ENVIRONMENT = {
@@ -164,9 +163,8 @@ SCALES = {
 SCALES["gpu-short"] = replace(
     SCALES["gpu"],
     options=SCALES["gpu"].options | dict(kernel_config={"enable_jit_warmup": False}),
-    together=True,
 )
-"""The same sizes where every second counts: engines start at once, and compile what the jobs need when they need it."""
+"""The same sizes where every second counts: vLLM compiles what the jobs need when they need it, and that alone."""
 
 
 def engine(name: str, scale: Scale, out: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -198,12 +198,21 @@ def _workload(rows: list[Row]) -> str:
 
 def _steps(rows: list[Row]) -> str:
     body = [
-        [r["rows"], row["engine"], f"{r['wall_us']:.0f}", f"{r['host_us']:.0f}",
+        [r["rows"], row["engine"], f"{r['wall_us']:.0f}", f"{r['host_us']:.0f}", f"{r['wait_us']:.0f}",
          *((f"{r['kernels']:.1f}", f"{r['kernel_us']:.0f}", f"{r['busy']:.0%}") if "kernels" in r else ("", "", ""))]
         for row in rows for r in [row["result"]]
     ]  # fmt: skip
     what = rows[0]["result"].get("on", "kernels")
-    head = ["rows", "engine", "wall, µs", "host's own, µs", what, f"{what}, µs", "busy under the profiler"]
+    head = [
+        "rows",
+        "engine",
+        "wall, µs",
+        "processor, µs",
+        "waits, µs",
+        what,
+        f"{what}, µs",
+        "busy under the profiler",
+    ]
     return "\n".join(
         [_table("Where a decode step's time goes", head, body), _host_parts(rows), _largest(rows)]
     )

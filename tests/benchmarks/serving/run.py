@@ -1,6 +1,7 @@
 """Measures the plugin in a real vLLM beside stock vLLM: correctness, hits, time to first token, throughput, a workload.
 
-    python tests/benchmarks/serving/run.py --out DIR                  # on a GPU, about 7 minutes
+    python tests/benchmarks/serving/run.py --out DIR                  # on a GPU, about 9 minutes
+    python tests/benchmarks/serving/run.py --out DIR --scale gpu-short --engines align all --budget 295  # about 4
     python tests/benchmarks/serving/run.py --out DIR --scale tiny     # a rehearsal, on a CPU, about as long
     python tests/benchmarks/serving/run.py --report DIR/results.jsonl # the summary again; of several runs: several files
     python tests/benchmarks/serving/run.py --report tests/benchmarks/serving/results.jsonl DIR/results.jsonl --keep
@@ -106,14 +107,11 @@ class Process:
 def started(names: list[str], scale: plan.Scale, out: Path, results: Results) -> dict[str, Process]:
     """The engines that came up.
 
-    Unless all start together, the first starts alone: it tunes the kernels that the others then find tuned, and its
-    clock is not disturbed. One that is given up is tried again when the others are up, since what it compiled stays.
+    The first starts alone: it compiles what the others then find compiled, and nobody disturbs its tuning. One that is
+    given up is tried again when the others are up, since what it compiled stays.
     """
     processes = _imported(names, scale, out, results)
-    groups = [(names, scale.first_seconds)]
-    if not scale.together:
-        groups = [(names[:1], scale.first_seconds), (names[1:], scale.start_seconds)]
-    for group, seconds in groups:
+    for group, seconds in ((names[:1], scale.first_seconds), (names[1:], scale.start_seconds)):
         _start(group, seconds, processes, results)
     lost = [name for name in names if not processes[name].alive]
     if lost and results.left() > 60:
@@ -136,8 +134,8 @@ def _imported(names: list[str], scale: plan.Scale, out: Path, results: Results) 
 
 
 def _start(group: list[str], seconds: float, processes: dict[str, Process], results: Results) -> None:
-    """Let these engines start, and wait until each has answered."""
-    deadline = time.monotonic() + seconds
+    """Let these engines start, and wait until each has answered; some time is kept for those that did."""
+    deadline = time.monotonic() + min(seconds, max(results.left() - 45, 30))
     for name in group:
         processes[name].send({"go": True})
     for name in group:
