@@ -46,7 +46,7 @@ class Plan:
     def goal(self, prop: Property) -> float:
         """Units that one shard of ``prop`` should compare: examples for kernels, comparisons for the other kinds."""
         if self.budget is None:
-            return math.inf
+            return math.inf if prop.most is None else math.ceil(prop.most / self.shards)
         if prop.kind == "kernel":
             return math.ceil(self.budget / self.shards)
         share = min(1.0, self.budget / DEFAULT_BUDGET)

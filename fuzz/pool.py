@@ -91,17 +91,27 @@ class Pages:
     def fill(self, how: str, keep: Collection[Part] = ()) -> None:
         """Overwrite everything except the parts in ``keep`` with poison (``"nan"``) or with zero bytes (``"zero"``)."""
         new = self._poison if how == "nan" else torch.zeros_like(self._poison)
-        kept = [(part, self.part(*part).clone()) for part in keep]
+        kept = [(where, self._bytes[where]) for where in self._many(keep)]
         self._bytes.copy_(new)
         for zone in self._zones:
             zone.copy_(_nans(1, RED_ZONE, zone.device)[0] if how == "nan" else torch.zeros_like(zone))
-        for part, old in kept:
-            self.part(*part).copy_(old)
+        for where, old in kept:
+            self._bytes[where] = old
 
     def part(self, slot: int, name: str) -> torch.Tensor:
         """The bytes of one part of one slot, a view."""
         lo, hi = self._bounds[name]
         return self._bytes[slot, lo:hi]
+
+    def _many(self, parts: Collection[Part]) -> list[tuple[torch.Tensor, slice]]:
+        """Indices of ``_bytes`` that name all these parts at once: one for each kind of part."""
+        by_name: dict[str, list[int]] = {}
+        for slot, name in parts:
+            by_name.setdefault(name, []).append(slot)
+        return [
+            (torch.tensor(slots, device=self._bytes.device), slice(*self._bounds[name]))
+            for name, slots in by_name.items()
+        ]
 
     def snapshot(self) -> tuple[torch.Tensor, ...]:
         """All watched bytes as they are now."""
@@ -109,27 +119,25 @@ class Pages:
 
     def restore(self, snapshot: tuple[torch.Tensor, ...], keep: Collection[Part] = ()) -> None:
         """Put a snapshot's bytes back, except in the parts in ``keep``."""
-        kept = [(part, self.part(*part).clone()) for part in keep]
+        kept = [(where, self._bytes[where]) for where in self._many(keep)]
         self._bytes.copy_(snapshot[0])
         for zone, old in zip(self._zones, snapshot[1:]):
             zone.copy_(old)
-        for part, new in kept:
-            self.part(*part).copy_(new)
+        for where, new in kept:
+            self._bytes[where] = new
 
     def first_change(self, before: tuple[torch.Tensor, ...], allowed: Collection[Part]) -> Change | None:
         """The first byte that differs from a snapshot outside the allowed parts, or None."""
-        for name, zone, old in zip(("red zone before", "red zone after"), self._zones, before[1:]):
-            differs = (zone != old).nonzero()
-            if len(differs):
-                return Change(None, name, int(differs[0, 0]))
+        zones = [zone != old for zone, old in zip(self._zones, before[1:])]
         differs = self._bytes != before[0]
-        for slot, name in allowed:
-            lo, hi = self._bounds[name]
-            differs[slot, lo:hi] = False
-        places = differs.nonzero()
-        if not len(places):
+        for where in self._many(allowed):
+            differs[where] = False
+        if not bool(torch.stack([x.any() for x in (*zones, differs)]).any()):
             return None
-        slot, offset = (int(i) for i in places[0])
+        for name, zone in zip(("red zone before", "red zone after"), zones):
+            if bool(zone.any()):
+                return Change(None, name, int(zone.nonzero()[0, 0]))
+        slot, offset = (int(i) for i in differs.nonzero()[0])
         name = next(p for p in PARTS if self._bounds[p][0] <= offset < self._bounds[p][1])
         return Change(slot, name, offset - self._bounds[name][0])
 
@@ -149,6 +157,34 @@ def allocate(size: int, device: torch.device | str) -> torch.Tensor:
 def bits(t: torch.Tensor) -> torch.Tensor:
     """A tensor's bits as integers, so that equality means the same bits (NaN equals itself, 0 differs from −0)."""
     return t.contiguous().view({2: torch.int16, 4: torch.int32, 8: torch.int64}[t.element_size()])
+
+
+_WEIGHTS: dict[torch.device, torch.Tensor] = {}
+_AT_ONCE = 1 << 20
+
+
+def fingerprint(t: torch.Tensor) -> torch.Tensor:
+    """A 64-bit hash of a tensor's bits, where it lies: int64 scalar, the same on every device.
+
+    Sums of words of 16 or 32 bits times odd numbers, modulo 2⁶⁴: one changed word always shows, others all but
+    surely. It serves to tell whether two runs saw the same bits, and need not withstand anybody.
+    """
+    words = t.contiguous().view(torch.int16 if t.element_size() == 2 else torch.int32).reshape(-1)
+    total = torch.zeros((), dtype=torch.int64, device=t.device)
+    if t.device not in _WEIGHTS:
+        generator = torch.Generator().manual_seed(1)
+        drawn = torch.randint(-(1 << 62), 1 << 62, (_AT_ONCE,), generator=generator)
+        _WEIGHTS[t.device] = (drawn * 2 + 1).to(t.device)
+    for i, start in enumerate(range(0, words.numel(), _AT_ONCE)):
+        some = words[start : start + _AT_ONCE].to(torch.int64)
+        total += (some * _WEIGHTS[t.device][: some.numel()]).sum() * _odd(i)
+    return total
+
+
+def _odd(i: int) -> int:
+    """An odd number of 63 bits with its sign, for the ``i``-th part of a tensor."""
+    x = (i + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1 | 1
+    return x - (1 << 64) if x >> 63 else x
 
 
 def _nans(rows: int, columns: int, device: torch.device | str) -> torch.Tensor:

@@ -18,7 +18,7 @@ import torch
 from gdn_apc.oracle.compare import FLOOR, output_tolerance, state_tolerance, stored
 from gdn_apc.oracle.conv import causal_conv1d, window_after
 from gdn_apc.oracle.delta_rule import advance, check_inputs, prepare, recurrence
-from gdn_apc.oracle.dtypes import half_ulp, round_to
+from gdn_apc.oracle.dtypes import round_to
 from gdn_apc.oracle.perturb import OPERAND, Copies, Inputs
 
 
@@ -138,7 +138,6 @@ def disturbed_step(
     magnitude = torch.maximum(S.abs().amax((1, 2), keepdim=True), v.abs().amax((0, 2))[:, None, None])
     overflowed = not bool(S.isfinite().all())
     deviations, gross, turned = [], torch.empty_like(o), torch.empty_like(o)
-    turn = torch.zeros_like(S)  # one ulp of the last value stored in this step, decayed
     decay, beta = (x[:, :, None, None] for x in (torch.exp(g), beta))
     columns = [x[..., None] for x in (q, k, v)]
     for column, chunks in segments(n, m, block_size, chunk_size):
@@ -149,17 +148,15 @@ def disturbed_step(
                 copies.token() if copies.one_token else copies.chunk(start, end)
             )
             deviations.append(near - o[start:end])
-            turn = turn * decay[start:end].prod(0)
         overflowed = overflowed or (dtypes[1] == "fp16" and not bool(copies.state.isfinite().all()))
         spread = copies.deviation(S), copies.parts
-        # A rounding may be turned where no copy turned it: turns are rare and large, so the last one has a bound.
-        tolerance = state_tolerance(*_defined(overflowed, *spread), copies.roundoff, magnitude) + turn
+        # A rounding may be turned where no copy turned it: turns are rare and large, so they have a bound of their own.
+        tolerance = state_tolerance(*_defined(overflowed, *spread), copies.roundoff, magnitude) + copies.moved
         result.state_unstored_tol[column] = tolerance
         result.state_tol[column] = stored(tolerance, S, dtypes[1])
         result.writes[column] = Write(S.clone(), None)
         if chunks[-1][1] < m:
             copies.persist(S, dtypes[1])
-            turn = torch.zeros_like(S) if dtypes[1] == "fp32" else 2 * half_ulp(S, dtypes[1])
             S = round_to(S, dtypes[1])
     spread = torch.cat(deviations, 1), gross, turned
     result.o_unstored_tol = output_tolerance(

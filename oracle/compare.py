@@ -30,8 +30,8 @@ FLOOR = 2.0**-126
 """Absolute floor, times the magnitude at hand: kernels may flush subnormal intermediate values to zero."""
 
 
-TURNS = 3.0
-"""Tolerance over the root of the squares of turned roundings: many turn either way, or one or two alone."""
+TURNS = 2.0
+"""Tolerance over the root of the squares of turned roundings: a few turn the same way, or many either way."""
 
 
 def output_tolerance(

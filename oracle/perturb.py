@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from gdn_apc.oracle.compare import TURNS
 from gdn_apc.oracle.delta_rule import L2_EPSILON
 from gdn_apc.oracle.dtypes import half_ulp, round_to
 
@@ -130,8 +131,9 @@ class Copies:
         self.HV = state.shape[0]
         self.noise = Noise(state.device)
         self.state = state.repeat(REPLICAS, 1, 1)  # [R·HV, V, K]
-        # Squares of the ulps by which turned roundings moved the state, decayed: [HV, V, K].
-        self.turned = torch.zeros_like(state)
+        # How far turned roundings alone may have moved each element of the state, decayed: [HV, V, K]; and, as squares,
+        # what such moves of other elements add to it through answers S k.
+        self.turned, self.answered = torch.zeros_like(state), torch.zeros_like(state)
         self.written = torch.zeros_like(
             state
         )  # sums of squares of all parts of writes u kᵀ, decayed: [HV, V, K]
@@ -225,8 +227,10 @@ class Copies:
         kept = from_start[:, -1:] * S.square() * (_EXP / _OPERAND_ERROR[self.operand]) ** 2
         self.written = from_start[:, -1:] * self.written + (to_end * (U + in_U)).mT @ k
         self.parts = self.written + kept
-        turned = from_start * (q @ self.turned.mT) + P @ (W @ self.turned.mT)
-        self.turned = from_start[:, -1:] * self.turned
+        moved = self.turned.square() + self.answered
+        turned = from_start * (q @ moved.mT) + P @ (W @ moved.mT)
+        self.turned = chunk[5][:, -1:] * self.turned
+        self.answered = from_start[:, -1:] * self.answered + (to_end * (W @ moved.mT)).mT @ k
         return from_start * in_qS + (D * in_qk) @ U + in_PU + P @ in_U, turned
 
     def token(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -263,17 +267,36 @@ class Copies:
         """Round the copies' states to the cache's dtype at a boundary, where ``exact`` is the unrounded exact state.
 
         The first copy takes the other neighbour wherever the exact value is so near a tie that a correct kernel
-        may: such turns are rare and large beside the errors that cause them, so chance alone would miss them.
+        may: such turns are rare and large beside the errors that cause them, so chance alone would miss them. Where
+        they are rare, they also get a bound for each element: a turn moves the next value before it is rounded, and
+        lasts, as an ulp of the time when the element was larger.
         """
-        deviation = self.deviation(exact)[1:].abs()
+        deviation = torch.nan_to_num(self.deviation(exact)[1:].abs(), 0.0, 0.0, 0.0)
         self.state = round_to(self.state, state_dtype)
         if state_dtype == "fp32":
             return
-        near = 4 * deviation.mean((0, -1), keepdim=True)[0] + 1.5 * deviation.amax(0)
-        rounded = self.state[: self.HV]
-        turned = other_neighbour(exact, near, rounded, state_dtype)
-        self.turned = self.turned + (turned - rounded).square()
-        self.state[: self.HV] = turned
+        near = _largest_error(deviation)
+        first, stored = self.state[: self.HV], round_to(exact, state_dtype)
+        first.copy_(other_neighbour(exact, near, first, state_dtype))
+        near = near.where(near < 2 * half_ulp(exact, state_dtype), 0.0)  # else the copies turn often enough
+        off = (near.square() + self.turned.square() + TURNS**2 * self.answered).sqrt()
+        below, above = (round_to(exact + x, state_dtype) for x in (-off, off))
+        self.turned = torch.nan_to_num(torch.maximum(above - stored, stored - below), 0.0, 0.0, 0.0)
+        self.answered = torch.zeros_like(exact)
+
+    @property
+    def moved(self) -> torch.Tensor:
+        """How far turned roundings may have moved the state that the copies are at: [HV, V, K]."""
+        return self.turned + TURNS * self.answered.sqrt()
+
+
+def _largest_error(deviation: torch.Tensor) -> torch.Tensor:
+    """The largest error of each element, from those of a few copies, ``[R, HV, V, K]``, all ≥ 0 → [HV, V, K].
+
+    A write u kᵀ is off by as much as its row's u and its column's k say; what the element's own copies show, too.
+    """
+    row, column, mean = (deviation.mean(axes, keepdim=True)[0] for axes in ((0, 3), (0, 2), (0, 2, 3)))
+    return 4 * row * (column / mean.clamp(min=1e-300)).clamp(min=1) + 1.5 * deviation.amax(0)
 
 
 def other_neighbour(

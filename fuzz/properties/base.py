@@ -45,6 +45,7 @@ class Property:
 
     ``needs(target)`` says why the target cannot be asked (a clause not claimed), or None.
     ``floor`` is the least number of compared cases for a complete default campaign (comparisons, for metadata).
+    ``most``: so many compared cases are enough for any campaign, however long.
     ``fixed(target)`` gives cases that a campaign runs before it draws any, such as exhaustive small ones.
     """
 
@@ -55,6 +56,7 @@ class Property:
     check: Callable[[Target, Case], Checked]
     needs: Callable[[Target], str | None] = lambda target: None
     floor: int = 40
+    most: int | None = None
     fixed: Callable[[Target], Iterable[Case]] = lambda target: ()
 
 

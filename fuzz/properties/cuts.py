@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.geometry import is_free_cut, state_end
-from gdn_apc.fuzz.properties._shared import compare_bits, live_rows, needs, passed
+from gdn_apc.fuzz.properties._shared import compare_pairs, live_rows, needs, passed
 from gdn_apc.fuzz.properties.base import Checked, Property, register
-from gdn_apc.fuzz.runner import RanRow, World, compare
+from gdn_apc.fuzz.runner import NAMES, RanRow, World, compare
 from gdn_apc.fuzz.strategies.twins import check_one_and_several, live, one_step_and_several
 from gdn_apc.fuzz.targets.base import Target
 
@@ -38,13 +38,20 @@ def _same_as_one_step(one: RanRow, piece: RanRow, B: int, checked: Checked) -> N
     """Outputs of the piece, and every block that it completed or that ends where the one step ends."""
     row, why = piece.row, "how the prefill was cut"
     place = piece.place(start=row.n)
-    for column, parts in piece.writes.items():
-        if state_end(column, row.n, row.m, B) == state_end(column, one.row.n, one.row.m, B):
-            for part, t in parts.items():
-                what = f"the {'state' if part == 'ssm' else 'window'} of column {column} of request {row.request}"
-                compare_bits(one.writes[column][part], t, checked, what, why, **place, column=column)
+    pairs = [
+        (
+            one.writes[column][part],
+            t,
+            f"the {NAMES[part]} of column {column} of request {row.request}",
+            {**place, "column": column},
+        )
+        for column, parts in piece.writes.items()
+        if state_end(column, row.n, row.m, B) == state_end(column, one.row.n, one.row.m, B)
+        for part, t in parts.items()
+    ]
     whole = one.out[row.n - one.row.n : row.n - one.row.n + row.m]
-    compare_bits(whole, piece.out, checked, f"the output of request {row.request} from {row.n}", why, **place)
+    pairs.append((whole, piece.out, f"the output of request {row.request} from {row.n}", place))
+    compare_pairs(pairs, checked, why)
 
 
 register(

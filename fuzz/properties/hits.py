@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from gdn_apc.fuzz.case import Case
 from gdn_apc.fuzz.geometry import read_slot
-from gdn_apc.fuzz.properties._shared import compare_bits, live_rows, needs, passed, run
+from gdn_apc.fuzz.properties._shared import compare_pairs, live_rows, needs, passed, run
 from gdn_apc.fuzz.properties.base import Checked, Property, register
-from gdn_apc.fuzz.runner import RanRow, World, compare, truth
+from gdn_apc.fuzz.runner import NAMES, RanRow, World, compare, truth
 from gdn_apc.fuzz.strategies import cases
 from gdn_apc.fuzz.strategies.twins import check_warm_and_cold, warm_and_cold
 from gdn_apc.fuzz.targets.base import Target
@@ -35,12 +35,18 @@ def compare_tail(r: RanRow, other: RanRow, B: int, checked: Checked, why: str) -
     start, end = max(r.row.n, other.row.n), r.row.n + r.row.m
     who = f"of request {r.row.request}, positions {start} to {end}"
     place = r.place(start=start)
-    for column in sorted(set(r.writes) & set(other.writes), key=lambda j: min((j + 1) * B, end)):
-        for part, t in r.writes[column].items():
-            what = f"the {'state' if part == 'ssm' else 'window'} of column {column} {who}"
-            compare_bits(t, other.writes[column][part], checked, what, why, **place, column=column)
+    pairs = [
+        (
+            t,
+            other.writes[column][part],
+            f"the {NAMES[part]} of column {column} {who}",
+            {**place, "column": column},
+        )
+        for column in sorted(set(r.writes) & set(other.writes), key=lambda j: min((j + 1) * B, end))
+        for part, t in r.writes[column].items()
+    ]
     a, b = r.out[start - r.row.n :], other.out[start - other.row.n :]
-    compare_bits(a, b, checked, f"the output {who}", why, **place)
+    compare_pairs([*pairs, (a, b, f"the output {who}", place)], checked, why)
 
 
 register(

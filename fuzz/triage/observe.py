@@ -63,10 +63,10 @@ class Watched(Target):
             raise
         tokens = int(batch.query_start_loc[-1])
         self._add(seam, _bytes(out[:tokens]))
-        for slot in sorted(set(batch.block_table.flatten().tolist())):
-            for state in states:
-                if 0 <= slot < len(state):
-                    self._hash.update(_bytes(state[slot]))
+        named = sorted(set(batch.block_table.flatten().tolist()))
+        for state in states:
+            slots = [slot for slot in named if 0 <= slot < len(state)]
+            self._hash.update(_bytes(state[torch.tensor(slots, dtype=torch.long, device=state.device)]))
         return out
 
     def _add(self, seam: str, data: bytes) -> None:

@@ -83,6 +83,27 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
         T = step.num_actual_tokens
         self._core(mixed_qkv[:T], a[:T], b[:T], *self.kv_cache, step.blocks, core_attn_out[:T])
 
+    def _forward_core_fused_norm(
+        self,
+        mixed_qkv: torch.Tensor,
+        b: torch.Tensor,
+        a: torch.Tensor,
+        output_gate: torch.Tensor,
+        core_attn_out: torch.Tensor,
+    ) -> None:
+        """The core, then the gated norm in place; vLLM's way on a GPU, but for copies of b and a, whose strides our kernel takes.
+
+        Args:
+            output_gate: [tokens, HV, V]; the others as in ``_forward_core``.
+        """
+        if not self.gdn_apc:
+            return super()._forward_core_fused_norm(mixed_qkv, b, a, output_gate, core_attn_out)
+        self._forward_core(mixed_qkv, b, a, core_attn_out)
+        every_layer = get_forward_context().attn_metadata
+        if isinstance(every_layer, dict) and self.prefix in every_layer:
+            T = every_layer[self.prefix].num_actual_tokens
+            self._rms_norm_gated_cuda(core_attn_out[:T], output_gate[:T], core_attn_out[:T])
+
     def _core(self, x, a, b, windows, states, blocks, out=None) -> torch.Tensor:
         if is_conv_state_dim_first():
             windows = windows.transpose(1, 2)
@@ -140,6 +161,6 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
             num_tokens=tokens,
         )
         x = x[:1].expand(tokens, -1).contiguous() if x.shape[0] < tokens else x[:tokens]
-        gates = torch.zeros(tokens, HV, dtype=x.dtype, device=device)
+        b, a = torch.zeros(tokens, 2 * HV, dtype=x.dtype, device=device).chunk(2, dim=1)  # as vLLM projects them
         windows, states = (torch.zeros(2, *s, dtype=d, device=device) for s, d in zip(shapes, dtypes))
-        self._core(x, gates, gates, windows, states, blocks.with_block_table(table))
+        self._core(x, a, b, windows, states, blocks.with_block_table(table))

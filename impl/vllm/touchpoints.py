@@ -9,8 +9,8 @@
    anything. ``hidden_all`` shows them ``align`` while they run; nothing in them keeps the mode.
 4. ``QwenGatedDeltaNetAttention._forward_method`` (qwen_gdn_linear_attn.py): on a CPU it calls an operator that
    cannot be overridden; ``forward_cuda`` has nothing of CUDA in it but its name, and calls ``_forward_core``.
-5. ``_forward_core`` and ``_warmup_prefill_kernels`` (same file) are overridden by a subclass; the operators
-   ``qwen_gdn_attention_core*`` call them. ``GDNAttentionMetadata`` is subclassed for their ``isinstance`` checks.
+5. ``_forward_core``, ``_forward_core_fused_norm`` and ``_warmup_prefill_kernels`` (same file) are overridden by a
+   subclass; the operators ``qwen_gdn_attention_core*`` call them. ``GDNAttentionMetadata`` is subclassed for their ``isinstance`` checks.
 6. ``Scheduler._preempt_request`` (vllm/v1/core/sched/scheduler.py) is overridden by a subclass that ``scheduler_cls``
    names, for the ``priority`` policy alone; ``scheduler.py`` says why.
 7. ``conv1d._cpu_unpacked_conv_weight`` (vllm/model_executor/layers/utils.py): on a CPU with AVX512-BF16 the weight
@@ -36,6 +36,8 @@ _GDN = "vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn:QwenGatedDelta
 SIGNATURES = {
     f"{_GDN}.__init__": "self, config, vllm_config, prefix, gqa_interleaved_layout, reduce_results",
     f"{_GDN}._forward_core": "self, mixed_qkv, b, a, core_attn_out",
+    f"{_GDN}._forward_core_fused_norm": "self, mixed_qkv, b, a, output_gate, core_attn_out",
+    f"{_GDN}._rms_norm_gated_cuda": "self, x, output_gate, out",
     f"{_GDN}._warmup_prefill_kernels": "self, qkv_or_qkvz, v_dim",
     f"{_GDN}.forward_cuda": "self, hidden_states",
     f"{_GDN}.get_attn_backend": "self",

@@ -277,3 +277,13 @@ def test_a_property_that_is_never_told_its_target_cannot_blame_it(drive):
 
     assert (by_target.status, by_us.status) == ("failed", "broken")
     assert "IndexError: block 7 is out of range" in by_target.message
+
+
+def test_a_campaign_by_the_clock_may_have_enough_of_a_property(tmp_path):
+    """``most`` is a whole campaign's, divided over its shards; without it the clock decides."""
+    plan = Plan(target="toy", seed=7, root=tmp_path, budget=None, minutes=1, shards=8)
+    assert plan.goal(gdn_toys.toy("holds")) == math.inf
+    assert plan.goal(dataclasses.replace(gdn_toys.toy("holds"), most=20)) == 3
+    assert (
+        dataclasses.replace(plan, budget=80).goal(dataclasses.replace(gdn_toys.toy("holds"), most=20)) == 10
+    )

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gdn_apc.fuzz.case import Case, Dtypes, Inputs, Pool, Sizes
-from gdn_apc.fuzz.pool import RED_ZONE, Change, Pages, bits
+from gdn_apc.fuzz.pool import RED_ZONE, Change, Pages, bits, fingerprint
 from gdn_apc.fuzz.tensors import TORCH
 
 
@@ -149,3 +149,21 @@ def test_bits_tell_zeros_apart_and_nans_alike():
 
     assert torch.equal(bits(t), bits(t.clone()))
     assert not torch.equal(bits(t), bits(torch.tensor([-0.0, float("nan")])))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_fingerprints_tell_bits_apart(dtype):
+    """One changed bit anywhere, two exchanged words, the sign of a zero; not where a tensor lies or how."""
+    t = torch.randn(3, 400_000, dtype=torch.float64).to(dtype)
+    want = int(fingerprint(t))
+    assert int(fingerprint(t.clone())) == want == int(fingerprint(t.t().clone().t()))
+    words = bits(t).view(-1)
+    for at in (0, 1_048_575, 1_048_576, -1):
+        words[at] ^= 1
+        assert int(fingerprint(t)) != want
+        words[at] ^= 1
+    exchanged = t.clone().view(-1)
+    exchanged[[5, 1_048_581]] = exchanged[[1_048_581, 5]]
+    assert int(fingerprint(exchanged)) != want
+    assert int(fingerprint(torch.zeros(4, dtype=dtype))) != int(fingerprint(-torch.zeros(4, dtype=dtype)))
+    assert int(fingerprint(t)) == want

@@ -111,6 +111,31 @@ def test_delta_rule(dtype, state, path):
     found.judge()
 
 
+@pytest.mark.parametrize("state", ["bf16", "fp16"])
+@pytest.mark.parametrize("dtype", INPUTS)
+def test_many_boundaries(dtype, state):
+    """Short blocks, real head sizes, 16-bit states: a rounding turned at one boundary lasts over the next ones.
+
+    One element in thousands is turned, and an element that shrinks keeps the ulp of the larger value that it had.
+    """
+    r = random.Random(f"many {dtype} {state}")
+    found = Ratios(dtype, state, "many")
+    for seed in range(6):
+        B = r.choice([1, 1, 2, 3, 8])
+        names = dict(
+            gate=r.choice(["zero", "tiny", "mild", "mild", "mixed", "runs"]),
+            beta=r.choice(regimes.BETAS),
+            key=r.choice(["normal", "normal", "repeated", "near", "one_hot"]),
+            value=r.choice(["normal", "heavy_row", "constant"]),
+            state="none",
+        )
+        m = r.choice([27, 50]) * (1 if B < 3 else 2)
+        x = regimes.row(seed, m=m, n=0, H=4, HV=8, K=128, V=128, dtypes=(dtype, state), **names)
+        args = dict(n=0, block_size=B, chunk_size=r.choice([16, 64]), dtypes=(dtype, state), scale=None, **x)
+        found.add_step(delta_step(**args), simulated.delta(**args, variant=a_variant(r)))
+    found.judge()
+
+
 def a_layer(r, generator, s, dtype):
     """A layer, with and without bias, activation and normalisation (short keys without it)."""
     D = 2 * s.H * s.K + s.HV * s.V

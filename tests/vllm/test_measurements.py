@@ -23,6 +23,7 @@ def test_a_rehearsal(environment, tmp_path):
         "repeat",
         "decode",
         "workload",
+        "steps",
     ]
     done = subprocess.run(
         [sys.executable, COMMAND, "--out", tmp_path, "--scale", "tiny", "--budget", "400", *chosen],
@@ -39,5 +40,10 @@ def test_a_rehearsal(environment, tmp_path):
     assert results["align", "siblings"][0]["hits"] == [0] * 5
     assert results["all", "repeat"][0]["hits"] == [0, 896, 896]
     for engine in ("all", "align"):
+        for r in results[engine, "steps"]:
+            assert (
+                0 < r["parts"]["model_forward"] < r["parts"]["execute_model"]
+                and r["kernel_us"] > 0 < r["host_us"]
+            )
         assert all(r["requests"] == r["of"] and not r["cut"] for r in results[engine, "workload"])
     assert "## Siblings of a prompt of 700 tokens" in (tmp_path / "summary.md").read_text()

@@ -181,6 +181,44 @@ def test_padding_tokens_stay_zero(build, engines):
         assert torch.equal(padded[:3], plain[:3]) and not padded[3:].any(), mode
 
 
+def test_the_fused_norm_is_vllms_without_its_copies(build, engines, monkeypatch):
+    """Core and gated norm from views of one projection: the bits of vLLM's own method, which copies b and a, and zeros in padding."""
+    from vllm.forward_context import set_forward_context
+    from vllm.model_executor.layers.mamba.gdn.qwen_gdn_linear_attn import QwenGatedDeltaNetAttention
+
+    builder, common = build
+    engine = engines()
+    layer, seen = engine.gdn_layers[0], []
+    D, HV, V = layer.kv_cache[0].shape[2], layer.num_v_heads, layer.head_v_dim
+    generator = torch.Generator().manual_seed(0)
+    qkvz, ba = (torch.randn(5, n, generator=generator).bfloat16() for n in (D + HV * V, 2 * HV))
+
+    def norm(x: torch.Tensor, gate: torch.Tensor, out: torch.Tensor) -> None:
+        seen.append(x.shape[0])
+        out.copy_(layer.norm.forward_native(x.clone(), gate))
+
+    monkeypatch.setattr(layer, "_rms_norm_gated_cuda", norm, raising=False)  # vLLM's is a Triton kernel
+
+    def run(method, step) -> torch.Tensor:
+        for pages in layer.kv_cache:
+            pages.zero_()
+        out = torch.zeros(5, HV, V, dtype=torch.bfloat16)
+        gate, (b, a) = qkvz[:, D:].reshape(5, HV, V), ba.chunk(2, dim=1)
+        with torch.inference_mode(), set_forward_context(step and {layer.prefix: step}, engine.config):
+            method(layer, mixed_qkv=qkvz[:, :D], b=b, a=a, output_gate=gate, core_attn_out=out)
+        return out
+
+    for padding in ({}, dict(padded_rows=5, padded_tokens=5)):
+        step = builder("NONE").build(0, common([(0, 1), (0, 1), (0, 1)], **padding))
+        mine, theirs = (
+            run(kind._forward_core_fused_norm, step) for kind in (type(layer), QwenGatedDeltaNetAttention)
+        )
+        assert torch.equal(mine, theirs) and mine[:3].any() and not mine[3:].any(), padding
+    assert seen == [3, 3, 5, 5]
+    assert not run(type(layer)._forward_core_fused_norm, None).any(), "profiling: no step, so no norm"
+    assert len(seen) == 4
+
+
 def test_a_repacked_weight_is_not_used(engines, monkeypatch):
     """On a CPU with AVX512-BF16 vLLM repacks the convolution's weight, and leaves the original beside it."""
     layer = engines().gdn_layers[0]

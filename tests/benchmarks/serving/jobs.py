@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import statistics
 import time
@@ -19,9 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from runs import placed
 from workload import LARGE, TINY, Workload
 
 Clock = Callable[[], float]  # seconds left
+
+core: int | None = None
+"""Where the serving thread runs while decodes are timed: ``run.py`` says, for each comparison anew; None: anywhere."""
 
 
 def text(vocabulary: int, seed: int, length: int) -> list[int]:
@@ -72,10 +77,25 @@ def eagerly(engine: Any, yes: bool = True) -> Iterator[None]:
         dispatcher.keys_initialized = before
 
 
+@contextlib.contextmanager
+def on_one_core() -> Iterator[None]:
+    """This thread on ``core``, the same for every engine of a comparison: a decode step is host time, and cores differ."""
+    if core is None:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def info(engine: Any, left: Clock) -> dict:
     """What runs here."""
     cache, kv = engine.config.cache_config, engine.scheduler.kv_cache_config
     return dict(
+        device=torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
         runner=type(engine.runner).__module__,
         layer=type(engine.gdn_layers[0]).__name__ if engine.gdn_layers else None,
         mode=cache.mamba_cache_mode,
@@ -96,8 +116,9 @@ def warm(engine: Any, left: Clock, lengths: list[int], rows: list[int]) -> dict:
     """Let every kernel be compiled and tuned that the other jobs use: these prefills, these decode batches."""
     seconds = []
     for i, length in enumerate(lengths):
-        _, took = ask(engine, [text(engine.vocabulary, 900 + i, length)], 2)
-        seconds.append(took)
+        for _ in range(2):  # the second time what is cached hits
+            _, took = ask(engine, [text(engine.vocabulary, 900 + i, length)], 2)
+            seconds.append(took)
     for i, count in enumerate(rows):
         _, took = ask(engine, [text(engine.vocabulary, 950 + i * 1000 + j, 40) for j in range(count)], 4)
         seconds.append(took)
@@ -156,11 +177,12 @@ def decode(engine: Any, left: Clock, rows: int, context: int, steps: int, seed: 
         prompt = text(engine.vocabulary, 20_000 * seed + i, context)
         core.add_request(f"d{seed}/{i}", {"prompt_token_ids": prompt}, sampling(steps + 10))
     marks = []
-    while core.has_unfinished_requests():
-        for output in core.step():
-            got[output.request_id] = len(output.outputs[0].token_ids)
-        if len(got) == rows and 3 <= min(got.values()) and max(got.values()) <= steps + 5:
-            marks.append(time.perf_counter())
+    with on_one_core():
+        while core.has_unfinished_requests():
+            for output in core.step():
+                got[output.request_id] = len(output.outputs[0].token_ids)
+            if len(got) == rows and 3 <= min(got.values()) and max(got.values()) <= steps + 5:
+                marks.append(time.perf_counter())
     each = [1e3 * (b - a) for a, b in itertools.pairwise(marks)]
     mean = 1e3 * (marks[-1] - marks[0]) / (len(marks) - 1)
     return dict(rows=rows, steps=len(each), mean_ms=mean, median_ms=statistics.median(each))
@@ -285,7 +307,7 @@ def syncs(engine: Any, left: Clock) -> dict:
                 for f in traceback.extract_stack()
                 if "gdn_apc" in f.filename or "/impl/" in f.filename
             ]
-            places[f"{filename.rpartition('site/')[2]}:{lineno}" + "".join(f" via {f}" for f in frames)] += 1
+            places[f"{placed(filename)}:{lineno}" + "".join(f" via {f}" for f in frames)] += 1
 
     engine.forget()
     with warnings.catch_warnings():

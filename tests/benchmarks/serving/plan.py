@@ -6,7 +6,7 @@ Imports ``models`` (torch) only. ``run.py`` says how to exercise it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,14 @@ ENGINES = ["align", "all", "off", "align-v2", "check", "invariant"]
 """Stock ``align``, the plugin, no cache (all on Model Runner V1), ``align`` on V2; the plugin audited, and the plugin
 with ``VLLM_BATCH_INVARIANT=1``, under which a hit must change no bit however the steps are cut."""
 
-PARTS = ["check", "siblings", "repeat", "prefill", "decode", "agreement", "workload"]
+AUDITED = ("check", "invariant")
+"""Engines of the small model, for checks alone."""
+
+PARTS = ["check", "siblings", "repeat", "prefill", "decode", "agreement", "workload", "steps"]
+"""``steps`` comes last: a profiler may leave a process slower than it was."""
+
+ON_ONE_CORE = ("decode", "steps")
+"""Parts whose jobs are timed on one core, the same for all engines of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,10 @@ class Scale:
     small_bytes: int
     rounds: int
     environment: dict[str, str]
+    decode_rounds: int = 2
+    step_count: int = 20
+    steps_seconds: float = 25  # kept free for that part
+    first_seconds: float = 300  # for the engine that finds nothing compiled: stock vLLM tunes for minutes
     start_seconds: float = 150
 
 
@@ -116,8 +127,9 @@ SCALES = {
         agreement=dict(length=5000, generate=16),
         load=dict(requests=15, most=12),
         workload="large",
-        small_bytes=2 << 30,
+        small_bytes=1 << 30,
         rounds=5,
+        decode_rounds=6,
         environment={"OMP_NUM_THREADS": "2", "VLLM_LOGGING_LEVEL": "INFO"},
     ),
     "tiny": Scale(
@@ -144,21 +156,27 @@ SCALES = {
         workload="tiny",
         small_bytes=7 << 20,
         rounds=2,
+        step_count=5,
         environment={"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"},
     ),
 }  # fmt: skip
+SCALES["gpu-short"] = replace(
+    SCALES["gpu"],
+    options=SCALES["gpu"].options | dict(kernel_config={"enable_jit_warmup": False}),
+)
+"""The same sizes where every second counts: vLLM compiles what the jobs need when they need it, and that alone."""
 
 
 def engine(name: str, scale: Scale, out: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """What ``process.py`` is told, and its environment."""
-    check = name in ("check", "invariant")
+    check = name in AUDITED
     shape = scale.check_model if check else scale.model
     options = dict(scale.check_options if check else scale.options)
     environment = ENVIRONMENT | scale.environment
     if name == "invariant":
         environment |= scale.invariant
         options |= dict(enforce_eager=True, compilation_config={})
-    if name in ("all", "check", "invariant"):
+    if name in ("all", *AUDITED):
         environment["GDN_APC_PLUGIN"] = "1"
     elif name == "off":
         options |= dict(enable_prefix_caching=False, mamba_cache_mode="none")
@@ -167,15 +185,12 @@ def engine(name: str, scale: Scale, out: Path) -> tuple[dict[str, Any], dict[str
     if name == "align-v2":
         environment["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     folder = models.write(out / f"model_{shape}", shape)
-    setup = dict(
-        model=str(folder), shape=shape, options=options, check=check, warm=None if check else scale.warm
-    )
-    return setup, environment
+    return dict(model=str(folder), shape=shape, options=options, check=check), environment
 
 
 def jobs(scale: Scale) -> list[Job]:
-    """Everything, in order: what matters most first, repetitions last, engines in turns."""
-    return sorted(_all(scale), key=lambda job: job.again)
+    """Everything, in order: what matters most first, then repetitions, the profiler last; engines in turns."""
+    return sorted(_all(scale), key=lambda job: (job.part == "steps", job.again))
 
 
 def _all(scale: Scale) -> Iterator[Job]:
@@ -202,7 +217,7 @@ def _all(scale: Scale) -> Iterator[Job]:
         for name in stock if seed % 2 == 0 else reversed(stock):
             yield Job("prefill", name, "prefill", 15, scale.prefill | dict(seed=seed))
     for rows in scale.decode["rows"]:
-        for seed in range(min(4, scale.rounds)):
+        for seed in range(scale.decode_rounds):
             for name in stock if seed % 2 == 0 else reversed(stock):
                 yield Job("decode", name, "decode", 15, scale.decode | dict(rows=rows, seed=seed))
     for name in ("all", "align", "off"):
@@ -212,3 +227,7 @@ def _all(scale: Scale) -> Iterator[Job]:
             for name in ("all", "align", "off"):
                 arguments = dict(shape=scale.workload, seed=seed, concurrency=4, free_bytes=free)
                 yield Job("workload", name, "workload", 25, arguments)
+    for rows in scale.decode["rows"]:
+        for name in stock:
+            arguments = dict(rows=rows, context=scale.decode["context"], count=scale.step_count)
+            yield Job("steps", name, "steps", 10, arguments)

@@ -1,6 +1,6 @@
 """One vLLM engine in a process of its own: reads jobs from stdin, one JSON object a line, answers each on stdout.
 
-    python process.py '{"model": FOLDER, "shape": "large", "options": {…}, "check": false, "warm": {…}}'
+    python process.py '{"model": FOLDER, "shape": "large", "options": {…}, "check": false}'
 
 Answers are lines that start with ``@@ ``: one when vLLM is imported, after which a line on stdin lets the engine start, one
 when it is ready or why it is not, then one a job. Everything else that is printed comes from vLLM.
@@ -85,25 +85,21 @@ def main() -> int:
         engine = start(setup)
         import jobs
 
-        done = jobs.warm(engine, None, **setup["warm"]) if setup["warm"] else {}
-        answer(
-            ready=True,
-            start_s=time.perf_counter() - begin,
-            warm=done,
-            **jobs.info(engine, None),
-        )
+        answer(ready=True, start_s=time.perf_counter() - begin, **jobs.info(engine, None))
     except BaseException:
         answer(ready=False, error=traceback.format_exc()[-4000:])
         return 1
     import load
+    import steps
 
-    functions = jobs.JOBS | dict(states_under_load=load.states_under_load)
+    functions = jobs.JOBS | dict(states_under_load=load.states_under_load, steps=steps.steps)
     if setup["check"]:
         import check
 
         functions["check"] = check.run
     for line in sys.stdin:
         job = json.loads(line)
+        jobs.core = job.get("core")
         begin = time.monotonic()
         deadline = begin + job["seconds"]
         try:

@@ -1,22 +1,19 @@
 """Makes a summary of the rows that ``run.py`` wrote: tables to paste, nothing that was not measured.
 
-Imports the standard library only. ``python tests/benchmarks/serving/run.py --report DIR/results.jsonl`` exercises it.
+Every table is of one run. Where a later run measured only a part of what an earlier one did, both have their table.
+Imports ``runs`` and the standard library. ``python tests/benchmarks/serving/run.py --report DIR/results.jsonl`` exercises it.
 """
 
 from __future__ import annotations
 
-import json
+import re
 import statistics
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-Row = dict[str, Any]
-
-
-def read(path: Path) -> list[Row]:
-    """The rows of a results file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+import runs
+from runs import Row
 
 
 def line(row: Row) -> str:
@@ -44,25 +41,30 @@ def status(rows: list[Row]) -> int:
     return 1 if bad else 0
 
 
-def summary(rows: list[Row]) -> str:
+def summary(rows: list[Row], title: str = "The plugin in a real vLLM") -> str:
     """Markdown."""
-    by = defaultdict(list)
-    for row in rows:
-        if "error" not in row["result"]:
-            by[row["job"]].append(row)
-    parts = [
-        "# The plugin in a real vLLM\n",
-        _engines(by["start"]),
-        _checks(by["check"] + by["syncs"] + by["states_under_load"]),
-        _siblings(by["siblings"]),
-        _repeat(by["repeat"]),
-        _rates("No-hit prefill, tokens a second", by["prefill"], "tokens_per_second", ()),
-        _rates("Decode, ms a step", by["decode"], "mean_ms", ("rows",)),
-        _agreement(by["agreement"]),
-        _workload(by["workload"]),
-        _errors(rows),
-    ]
+    several = len({row.get("run", 1) for row in rows}) > 1
+    parts = [f"# {title}\n"]
+    for jobs, make in SECTIONS:
+        for number, mine in tables(rows, jobs):
+            made = make(mine)
+            parts.append(re.sub(r"^(## .*)$", rf"\1 (run {number})", made, flags=re.M) if several else made)
+    parts.append(_errors(rows))
     return "\n".join(part for part in parts if part)
+
+
+def tables(rows: list[Row], jobs: tuple[str, ...]) -> Iterator[tuple[int, list[Row]]]:
+    """(run, its answered rows of these jobs), the last run first; without runs that later ones repeat in whole."""
+    by_run: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["job"] in jobs and "error" not in row["result"]:
+            by_run[row.get("run", 1)].append(row)
+    seen: set = set()
+    for number in sorted(by_run, reverse=True):
+        here = {runs.key(row) for row in by_run[number]}
+        if not here <= seen:
+            yield number, by_run[number]
+        seen |= here
 
 
 def _table(title: str, head: list[str], body: list[list[Any]]) -> str:
@@ -134,6 +136,14 @@ def _repeat(rows: list[Row]) -> str:
     return _table(title, ["engine", "mode", "hit tokens", "seconds of each round"], body)
 
 
+def _prefill(rows: list[Row]) -> str:
+    return _rates("No-hit prefill, tokens a second", rows, "tokens_per_second", ())
+
+
+def _decode(rows: list[Row]) -> str:
+    return _rates("Decode, ms a step", rows, "mean_ms", ("rows",))
+
+
 def _rates(title: str, rows: list[Row], key: str, split: tuple[str, ...]) -> str:
     groups: dict[tuple, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -186,9 +196,64 @@ def _workload(rows: list[Row]) -> str:
     return _table("Chats over shared system prompts and documents", head, body)
 
 
-def _errors(rows: list[Row]) -> str:
+def _steps(rows: list[Row]) -> str:
     body = [
-        [row["engine"], row["job"], json.dumps(row.get("arguments", {})), row["result"]["error"].strip().splitlines()[-1]]
-        for row in rows if "error" in row["result"]
+        [r["rows"], row["engine"], f"{r['wall_us']:.0f}", f"{r['host_us']:.0f}", f"{r['wait_us']:.0f}",
+         *((f"{r['kernels']:.1f}", f"{r['kernel_us']:.0f}", f"{r['busy']:.0%}") if "kernels" in r else ("", "", ""))]
+        for row in rows for r in [row["result"]]
     ]  # fmt: skip
-    return _table("Not measured", ["engine", "job", "arguments", "why"], body)
+    what = rows[0]["result"].get("on", "kernels")
+    head = [
+        "rows",
+        "engine",
+        "wall, µs",
+        "processor, µs",
+        "waits, µs",
+        what,
+        f"{what}, µs",
+        "busy under the profiler",
+    ]
+    return "\n".join(
+        [_table("Where a decode step's time goes", head, body), _host_parts(rows), _largest(rows)]
+    )
+
+
+def _host_parts(rows: list[Row]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row["result"]["parts"]))
+    body = [
+        [row["result"]["rows"], row["engine"], *(_short(row["result"]["parts"].get(name, "")) for name in names)]
+        for row in rows
+    ]  # fmt: skip
+    return _table("The host's parts of a decode step, µs", ["rows", "engine", *names], body)
+
+
+def _largest(rows: list[Row]) -> str:
+    body = []
+    for row in rows:
+        shown = [f"{name} {us:g} ({calls:g})" for name, us, calls in row["result"].get("largest", [])]
+        body.append([row["result"]["rows"], row["engine"], "<br>".join(shown)])
+    return _table("The largest on the device: µs a step (calls a step)", ["rows", "engine", ""], body)
+
+
+def _errors(rows: list[Row]) -> str:
+    groups: dict[tuple, list[Row]] = defaultdict(list)
+    for row in rows:
+        if "error" in row["result"]:
+            why = row["result"]["error"].strip().splitlines()[-1]
+            groups[row["engine"], row["job"], why].append(row)
+    body = [[engine, job, len(found), why] for (engine, job, why), found in groups.items()]
+    return _table("Not measured", ["engine", "job", "times", "why"], body)
+
+
+SECTIONS = [
+    (("start",), _engines),
+    (("check", "syncs", "states_under_load"), _checks),
+    (("siblings",), _siblings),
+    (("repeat",), _repeat),
+    (("prefill",), _prefill),
+    (("decode",), _decode),
+    (("steps",), _steps),
+    (("agreement",), _agreement),
+    (("workload",), _workload),
+]
+"""Jobs, and what makes a part of the summary of their rows of one run; in the order of the page."""
