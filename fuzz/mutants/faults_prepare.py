@@ -59,8 +59,8 @@ FACTORS = (
     plant(
         "scores_without_the_norm",
         CHUNKED,
-        "tl.exp(tl.minimum(G[:, None] - G[None, :], 0.0)) * of_k[None, :]",
-        "tl.exp(tl.minimum(G[:, None] - G[None, :], 0.0))",
+        "tl.exp(G[:, None] - G[None, :]) * of_k[None, :]",
+        "tl.exp(G[:, None] - G[None, :])",
         "kernel-numerics",
         "The keys that queries of their own chunk meet are not normalised.",
     ),
@@ -204,7 +204,7 @@ PACKED = (
     plant(
         "exponent_of_either_sign",
         CHUNKED,
-        "decay = tl.where(causal, tl.exp(tl.minimum(G[:, None] - G[None, :], 0.0)) *",
+        "decay = tl.where(causal, tl.exp(G[:, None] - G[None, :]) *",
         "decay = tl.where(causal, tl.exp(G)[:, None] * tl.exp(-G)[None, :] *",
         "kernel-numerics",
         "exp(-G) overflows where a chunk decays a lot (fla 99, cudnn-frontend 1017).",
@@ -212,18 +212,18 @@ PACKED = (
     plant(
         "either_sign_in_the_inverse",
         CHUNKED,
-        "tl.exp(tl.minimum(G_left - G_right, 0.0))",
+        "tl.exp(G_left - G_right)",
         "tl.exp(G_left) * tl.exp(-G_right)",
         "kernel-numerics",
         "exp(-G) between the keys of a chunk: infinity times 0.",
     ),
     plant(
-        "exponent_masked_late",
+        "scores_cut_off",
         CHUNKED,
-        "decay = tl.where(causal, tl.exp(tl.minimum(G[:, None] - G[None, :], 0.0)) *",
         "decay = tl.where(causal, tl.exp(G[:, None] - G[None, :]) *",
+        "decay = tl.where(causal, tl.exp(tl.minimum(G[:, None] - G[None, :], 0.0)) *",
         "kernel-numerics",
-        "No fault: what overflows above the diagonal is selected away, not multiplied by 0.",
+        "No fault: a parallel sum may leave a difference above 0, but outputs cancel with nothing that was not cut off.",
         fate=NEUTRAL,
     ),
 )

@@ -16,7 +16,8 @@ step; ``prepare`` makes T and P of all of them at once, ``scan`` walks a row's c
     chunk     |2 |  |4   |  |2 |              ] edges 1 4 6 10: state(6) → slot j, state(10) → slot j+1
     S      read      ↓ state(6) stored, and continued from as stored (rounded to the cache's dtype)
 
-Only differences G_i - G_j ≤ 0 are exponentiated, so nothing overflows at any gate. T comes from block inversion,
+Only differences G_i - G_j, i ≥ j, are used of what is exponentiated, so nothing overflows at any gate; what a parallel sum
+leaves above 0 of them stays, since the factors of one token must fit together where large parts cancel. T comes from block inversion,
 doubling the block size, never from powers of A, which overflow for repeated keys. L2 norms are factors of a token, so they
 multiply sums of products, not the operands: k_i·k_j and S k_i are of the keys as given. In ``scan`` tokens are columns: S, x and
 v' are left operands, which tensor cores take from registers.
@@ -90,7 +91,7 @@ def _small_blocks(
     G_left, G_right = tl.reshape(G_left, [N, 16, 1]), tl.reshape(G_right, [N, 1, 16])
     of_left, of_right = tl.reshape(of_left, [N, 16, 1]), tl.reshape(of_right, [N, 1, 16])
     products = tl.dot(left, tl.permute(right, [0, 2, 1]), input_precision=PRECISION)
-    return products * tl.exp(tl.minimum(G_left - G_right, 0.0)) * of_left * of_right
+    return products * tl.exp(G_left - G_right) * of_left * of_right
 
 
 @triton.jit
@@ -159,7 +160,7 @@ def prepare_kernel(
         tl.store(keys + packed, key)
     pair = t[:, None] * BT + t[None, :]
     causal = t[:, None] >= t[None, :]
-    decay = tl.where(causal, tl.exp(tl.minimum(G[:, None] - G[None, :], 0.0)) * of_k[None, :], 0.0)
+    decay = tl.where(causal, tl.exp(G[:, None] - G[None, :]) * of_k[None, :], 0.0)
     scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * decay * of_q[:, None]
     tl.store(P + pair, scores.to(OPERAND))
 
@@ -195,7 +196,7 @@ def prepare_kernel(
             G_low, G_high = _half(tl.reshape(G, [2, 32]), 0), _half(tl.reshape(G, [2, 32]), 1)
             s_low, s_high = _of_tokens(beta, u, count, HV), _of_tokens(beta, u + 32, count, HV)
             A = tl.dot(k_high.to(OPERAND), tl.trans(k_low.to(OPERAND)), input_precision=PRECISION)
-            A *= tl.exp(tl.minimum(G_high[:, None] - G_low[None, :], 0.0))
+            A *= tl.exp(G_high[:, None] - G_low[None, :])
             A *= (n_high * s_high)[:, None] * n_low[None, :]
             across = -_times(high, _times(A, low, BLOCKS), BLOCKS)
             block = u[:, None] * 64 + u[None, :]
