@@ -49,34 +49,47 @@ def layer(case: Case, device: torch.device | str = "cpu") -> Layer:
     else:
         w = weight.standard_normal((s.conv_dim, s.W)) / np.sqrt(s.W)
         c = 0.5 * bias.standard_normal(s.conv_dim)
+    tensors = [
+        _tensor(w, dtype),
+        _tensor(_draw(case, "A_log").uniform(-0.5, 0.5, s.HV), torch.float32),
+        _tensor(_draw(case, "dt_bias").uniform(-0.5, 0.5, s.HV), torch.float32),
+        *([_tensor(c, dtype)] if case.options.conv_bias else []),
+    ]
+    w, A_log, dt_bias, *bias = _together(tensors, device)
     return Layer(
         H=s.H,
         HV=s.HV,
         K=s.K,
         V=s.V,
-        conv_weight=_tensor(w, dtype, device),
-        conv_bias=_tensor(c, dtype, device) if case.options.conv_bias else None,
-        A_log=_tensor(_draw(case, "A_log").uniform(-0.5, 0.5, s.HV), torch.float32, device),
-        dt_bias=_tensor(_draw(case, "dt_bias").uniform(-0.5, 0.5, s.HV), torch.float32, device),
+        conv_weight=w,
+        conv_bias=bias[0] if bias else None,
+        A_log=A_log,
+        dt_bias=dt_bias,
         scale=s.K**-0.5 if case.options.scale is None else case.options.scale,
         use_qk_l2norm=case.options.use_qk_l2norm,
         activation=case.options.activation,
     )
 
 
+_RECENT: dict[tuple, list[dict[str, torch.Tensor]]] = {}
+
+
 def streams(case: Case, device: torch.device | str = "cpu") -> list[dict[str, torch.Tensor]]:
     """Every request's stream: ``{name: [length, ...]}`` with the names of ``STREAMS[case.level]``.
 
-    ``x: [L, D]``, ``q, k: [L, H, K]``, ``v: [L, HV, V]``, ``a, b: [L, HV]`` in the input dtype; ``g, beta: [L, HV]`` fp32.
+    The last two cases' are kept, since a check runs one several times: they are to be read only. ``x: [L, D]``, ``q, k: [L, H, K]``, ``v: [L, HV, V]``, ``a, b: [L, HV]`` in the input dtype; ``g, beta: [L, HV]`` fp32.
 
     Raises:
         ValueError: the level has no streams, a parent comes after its child, or a prefix is longer than its parent.
     """
     if case.level not in STREAMS:
         raise ValueError(f"level: {case.level!r} has no tensors, expected one of {', '.join(STREAMS)}")
+    key = case.level, case.sizes, case.dtypes, case.inputs, case.options, case.requests, str(device)
+    if key in _RECENT:
+        return [dict(own) for own in _RECENT[key]]
     made: list[dict[str, torch.Tensor]] = []
     for index, request in enumerate(case.requests):
-        own = {name: t.to(device) for name, t in _stream(case, index, request.length).items()}
+        own = _stream(case, index, request.length)
         if request.parent is not None and request.shared:
             if not 0 <= request.parent < index:
                 raise ValueError(
@@ -91,7 +104,25 @@ def streams(case: Case, device: torch.device | str = "cpu") -> list[dict[str, to
                     )
                 t[: request.shared] = parent[name][: request.shared]
         made.append(own)
-    return made
+    moved = iter(_together([t for own in made for t in own.values()], device))
+    made = [{name: next(moved) for name in own} for own in made]
+    while len(_RECENT) >= 2:
+        _RECENT.pop(next(iter(_RECENT)))
+    _RECENT[key] = made
+    return [dict(own) for own in made]
+
+
+def _together(tensors: list[torch.Tensor], device: torch.device | str) -> list[torch.Tensor]:
+    """The tensors on a device, in one copy: a GPU that others use too makes each copy wait."""
+    if torch.device(device).type == "cpu":
+        return tensors
+    sizes = [-(-t.nbytes // 256) * 256 for t in tensors]
+    packed = torch.full((sum(sizes),), 0xFF, dtype=torch.uint8)  # NaN in every dtype
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    for start, t in zip(starts, tensors):
+        packed[start : start + t.nbytes] = t.contiguous().view(-1).view(torch.uint8)
+    packed = packed.to(device)
+    return [packed[a : a + t.nbytes].view(t.dtype).view(t.shape) for a, t in zip(starts, tensors)]
 
 
 def _stream(case: Case, index: int, length: int) -> dict[str, torch.Tensor]:
@@ -238,5 +269,5 @@ def _known(name: str, regime: str, regimes: tuple[str, ...]) -> str:
     return regime
 
 
-def _tensor(values: np.ndarray, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64)).to(dtype).to(device)
+def _tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64)).to(dtype)

@@ -5,7 +5,7 @@ Imports the standard library only. Exercise it with ``pytest tests/fuzz/test_mut
 
 from __future__ import annotations
 
-from gdn_apc.fuzz.mutants.model import BETA, NEUTRAL, plant
+from gdn_apc.fuzz.mutants.model import BETA, plant
 
 CHUNKED = "kernels/chunked.py"
 BF16 = ".to(tl.bfloat16)"
@@ -73,8 +73,8 @@ FACTORS = (
     plant(
         "decay_without_the_norm",
         CHUNKED,
-        "exp(tl.minimum(G[:, None] - G[None, :], 0.0)) * of_k[None, :]",
-        "exp(tl.minimum(G[:, None] - G[None, :], 0.0))",
+        "exp(G[:, None] - G[None, :]) * of_k[None, :]",
+        "exp(G[:, None] - G[None, :])",
         "kernel-numerics",
         "The keys that queries and keys of their own chunk meet are not normalised.",
     ),
@@ -204,7 +204,7 @@ PACKED = (
     plant(
         "exponent_of_either_sign",
         CHUNKED,
-        "decay = tl.where(causal, exp(tl.minimum(G[:, None] - G[None, :], 0.0)) *",
+        "decay = tl.where(causal, exp(G[:, None] - G[None, :]) *",
         "decay = tl.where(causal, exp(G)[:, None] * exp(-G)[None, :] *",
         "kernel-numerics",
         "exp(-G) overflows where a chunk decays a lot (fla 99, cudnn-frontend 1017).",
@@ -216,15 +216,6 @@ PACKED = (
         "* (exp(G) * of_k * strength)[:, None] * (exp(-G) * of_k)[None, :]",
         "kernel-numerics",
         "exp(-G) between the keys of a chunk: infinity times 0.",
-    ),
-    plant(
-        "exponent_masked_late",
-        CHUNKED,
-        "decay = tl.where(causal, exp(tl.minimum(G[:, None] - G[None, :], 0.0)) *",
-        "decay = tl.where(causal, exp(G[:, None] - G[None, :]) *",
-        "kernel-numerics",
-        "No fault: what overflows above the diagonal is selected away, not multiplied by 0.",
-        fate=NEUTRAL,
     ),
 )
 

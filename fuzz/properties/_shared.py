@@ -51,17 +51,27 @@ Pair = tuple[torch.Tensor, torch.Tensor, str, dict]
 
 def same_bits(one: RanRow, other: RanRow, checked: Checked, why: str) -> None:
     """Two rows produced the same bits: outputs and every written block. Raises ``Violation`` at the first that differs."""
-    mine, theirs = one.bits(), other.bits()
-    missing = [name for name in mine if name not in theirs]
-    if missing:
-        raise ValueError(
-            f"rows: one wrote {missing[0]} and the other did not; compare rows of the same n and m"
-        )
-    if mine.keys() == theirs.keys() and not _differ(zip(one.all_bits(), other.all_bits())):
-        checked.comparisons += len(mine)
+    same_rows([(one, other)], checked, why)
+
+
+def same_rows(rows: list[tuple[RanRow, RanRow]], checked: Checked, why: str) -> None:
+    """``same_bits`` of many pairs of rows; a GPU is asked for all of them at once."""
+    named = [(one, one.bits(), other.bits()) for one, other in rows]
+    for _, mine, theirs in named:
+        if missing := [name for name in mine if name not in theirs]:
+            raise ValueError(
+                f"rows: one wrote {missing[0]} and the other did not; compare rows of the same n and m"
+            )
+    alike = all(mine.keys() == theirs.keys() for _, mine, theirs in named)
+    if alike and not _differ(pair for one, other in rows for pair in zip(one.all_bits(), other.all_bits())):
+        checked.comparisons += sum(len(mine) for _, mine, _ in named)
         return
-    who = f"of request {one.row.request}"
-    compare_pairs(((t, theirs[name], f"{name} {who}", one.place()) for name, t in mine.items()), checked, why)
+    pairs = (
+        (t, theirs[name], f"{name} of request {one.row.request}", one.place())
+        for one, mine, theirs in named
+        for name, t in mine.items()
+    )
+    compare_pairs(pairs, checked, why)
 
 
 def compare_pairs(pairs: Iterable[Pair], checked: Checked, why: str) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gdn_apc.fuzz import interpreter
 from gdn_apc.fuzz.case import Case, Row, Step
-from gdn_apc.fuzz.properties._shared import live_rows, needs, passed, run, same_bits
+from gdn_apc.fuzz.properties._shared import live_rows, needs, passed, run, same_rows
 from gdn_apc.fuzz.properties.base import Checked, Property, Violation, register
 from gdn_apc.fuzz.runner import How, Ran, RanRow
 from gdn_apc.fuzz.strategies import cases
@@ -106,8 +106,7 @@ def check_batch(target: Target, case: Case) -> Checked:
 def compare_runs(ran: list[Ran], other: list[Ran], checked: Checked, why: str) -> None:
     """The same rows in both runs, matched by request and order."""
     theirs = _by_request(other)
-    for key, r in _by_request(ran).items():
-        same_bits(r, theirs[key], checked, why)
+    same_rows([(r, theirs[key]) for key, r in _by_request(ran).items()], checked, why)
 
 
 def _by_request(ran: list[Ran]) -> dict[tuple[int, int], RanRow]:

@@ -108,6 +108,6 @@ register(
         check=check_far,
         needs=lambda target: needs()(target) or _no_far_memory(target),
         floor=10,
-        most=60,  # on a GPU they wait for each other
+        most=28,  # on a GPU they wait for each other
     )
 )

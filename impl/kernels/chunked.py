@@ -16,7 +16,8 @@ step; ``prepare`` makes T and P of all of them at once, ``scan`` walks a row's c
     chunk     |2 |  |4   |  |2 |              ] edges 1 4 6 10: state(6) → slot j, state(10) → slot j+1
     S      read      ↓ state(6) stored, and continued from as stored (rounded to the cache's dtype)
 
-Only differences G_i - G_j ≤ 0 are exponentiated, so nothing overflows at any gate. T comes from block inversion,
+Only differences G_i - G_j, i ≥ j, are used of what is exponentiated, so nothing overflows at any gate; what a parallel sum
+leaves above 0 of them stays, since the factors of one token must fit together where large parts cancel. T comes from block inversion,
 doubling the block size, never from powers of A, which overflow for repeated keys. L2 norms are factors of a token, so they
 multiply sums of products, not the operands: k_i·k_j and S k_i are of the keys as given. In ``scan`` tokens are columns: S, x and
 v' are left operands, which tensor cores take from registers.
@@ -163,7 +164,7 @@ def prepare_kernel(
         tl.store(keys + packed, key)
     pair = t[:, None] * BT + t[None, :]
     causal = t[:, None] >= t[None, :]
-    decay = tl.where(causal, exp(tl.minimum(G[:, None] - G[None, :], 0.0)) * of_k[None, :], 0.0)
+    decay = tl.where(causal, exp(G[:, None] - G[None, :]) * of_k[None, :], 0.0)
     scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * decay * of_q[:, None]
     tl.store(P + pair, scores.to(OPERAND))
 

@@ -161,6 +161,8 @@ class GdnApcAttention(QwenGatedDeltaNetAttention):
             num_tokens=tokens,
         )
         x = x[:1].expand(tokens, -1).contiguous() if x.shape[0] < tokens else x[:tokens]
-        b, a = torch.zeros(tokens, 2 * HV, dtype=x.dtype, device=device).chunk(2, dim=1)  # as vLLM projects them
+        b, a = torch.zeros(tokens, 2 * HV, dtype=x.dtype, device=device).chunk(
+            2, dim=1
+        )  # as vLLM projects them
         windows, states = (torch.zeros(2, *s, dtype=d, device=device) for s, d in zip(shapes, dtypes))
         self._core(x, a, b, windows, states, blocks.with_block_table(table))

@@ -90,6 +90,7 @@ def assert_delta_rows(
     before: torch.Tensor,
     state: torch.Tensor,
     dtypes: tuple[str, str],
+    use_qk_l2norm: bool = True,
 ) -> set[int]:
     """Every row's outputs and written states are the oracle's, from the bits that the row read; returns the slots written."""
     written = set()
@@ -101,7 +102,7 @@ def assert_delta_rows(
             chunk_size=rows.C,
             state=None if read is None else before[read].cpu(),
             dtypes=dtypes,
-            use_qk_l2norm=True,
+            use_qk_l2norm=use_qk_l2norm,
         )
         assert_close(
             want.o, o[part], want.o_tol, what="o", axes=("position", "head", "row"), first=n, request=i

@@ -218,6 +218,29 @@ def test_repeated_keys_do_not_overflow(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_factors_of_one_token_fit_together(backend):
+    """Repeated keys, beta 1, and no decay after near-total ones: a write and its answer cancel but for 4 %.
+
+    Added up in parallel, the last two prefix sums of equal value differ by an ulp of 60, either way. What T takes for their
+    difference and what is written to the state with must be off alike, whatever the sign.
+    """
+    H, HV, K, V = 1, 16, 8, 8
+    gen = torch.Generator().manual_seed(2)
+    rows = Rows([(0, 8), (0, 16), (8, 13)], 8, 16)
+    T = rows.num_tokens
+    g = torch.tensor([-0.1, -5.0, -27.631021, 0.0])[torch.randint(4, (T, HV), generator=gen)]
+    g[1::8], g[6::8], g[7::8] = -0.1, -27.631021, 0.0
+    key = torch.randn(1, H, K, generator=gen)
+    k = (0.98 * key / key.norm()).repeat(T, 1, 1)
+    q, v = torch.randn(T, H, K, generator=gen), torch.randn(T, HV, V, generator=gen)
+    state = pool((rows.num_slots, HV, V, K), torch.float32, gen)
+    before = state.clone()
+    inputs = [t.to(DEVICE) for t in (q, k, v, g, torch.ones(T, HV))]
+    o = gated_delta_rule(*inputs, state, rows.metadata(), backend=backend)
+    assert_delta_rows(rows, inputs, o, before, state, ("fp32", "fp32"), use_qk_l2norm=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_scale_of_zero_is_zero(backend):
     """scale = 0.0 is a number, not a request for the default."""
     rows = Rows([(0, 3)], 4, 4)
