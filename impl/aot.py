@@ -44,7 +44,7 @@ def variants(
     from gdn_apc.impl.kernels import chunked, conv, gates, recurrent
 
     C, torch_dtype = 64, DTYPES[dtype]
-    launches = config(V, torch_dtype, arch)
+    launches = config(HV, V, torch_dtype, arch)
     _, products, _, blocks = triton_path.OPERANDS[torch_dtype]
     scratch = {torch.bfloat16: "bf16", torch.float32: "fp32"}[products]
     inputs = dict.fromkeys(("x", "weight", "bias", "y", "q", "k", "v", "o", "a", "b", "g", "beta"), dtype)
@@ -65,13 +65,11 @@ def variants(
         ("conv", conv.causal_conv1d_kernel, launches.conv, convolution[0]),
         ("conv, one token", conv.causal_conv1d_kernel, launches.conv_one_token, convolution[1]),
         ("prepare", chunked.prepare_kernel, launches.prepare, prepare),
-        *(
-            (name, chunked.scan_kernel, launch, dict(V=V, BV=launch.tile, STAGES=launch.num_stages, **chunk))
-            for name, launch in (
-                ("scan", launches.scan),
-                ("scan, few programs", launches.scan_few),
-                ("scan, fewer", launches.scan_fewer),
-            )
+        (
+            "scan",
+            chunked.scan_kernel,
+            launches.scan,
+            dict(V=V, BV=launches.scan.tile, STAGES=launches.scan.num_stages, **chunk),
         ),
         *(
             (

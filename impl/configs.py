@@ -41,14 +41,12 @@ class Config:
     conv_one_token: Launch  # of batches of one-token rows
     prepare: Launch
     scan: Launch
-    scan_few: Launch  # where its programs all run at once; the same bits as `scan`'s
-    scan_fewer: Launch  # where even its programs do, which are more
     recurrent: Launch
     gates: Launch
 
 
-MULTIPROCESSORS = 132
-"""Programs of the scan that run at once, one a multiprocessor (H200, H100 SXM). It chooses between launches of equal bits only."""
+FEW_HEADS = 16
+"""Up to so many value heads, the scan's tiles of V are half as wide, so that one long row has enough programs."""
 
 GATES = Launch(16, 2, 1)
 """The gates are elementwise: one configuration serves every shape."""
@@ -115,8 +113,8 @@ def _overridable(table: Callable[..., Config]) -> Callable[..., Config]:
 
 @_overridable
 @lru_cache
-def config(V: int, dtype: torch.dtype, arch: str) -> Config:
-    """The configuration of one shape class: heads of V columns, inputs of this dtype.
+def config(HV: int, V: int, dtype: torch.dtype, arch: str) -> Config:
+    """The configuration of one shape class: HV value heads of V columns, inputs of this dtype.
 
     The interpreter pays for each operation and nothing for width, so its tiles are as wide as the heads. On a
     GPU, narrow tiles of V give few heads enough programs; fp32 operands take twice the registers, so half the width.
@@ -125,16 +123,13 @@ def config(V: int, dtype: torch.dtype, arch: str) -> Config:
     if arch == "interpreter":
         whole = Launch(BV, 4, 1)
         conv = Launch(1 << 16, 4, 1)
-        return Config(conv, conv, whole, whole, whole, whole, recurrent=whole, gates=GATES)
+        return Config(conv, conv, whole, whole, whole, gates=GATES)
     wide = dtype != torch.bfloat16
-    scan = Launch(min(BV, 16), 4, 1) if wide else Launch(min(BV, 32), 8, 3, 128)
     return Config(
         conv=Launch(256, 4, 1),
         conv_one_token=Launch(128, 2, 1),
         prepare=PREPARE[dtype],
-        scan=scan,
-        scan_few=scan if wide else Launch(scan.tile, 8, 3),
-        scan_fewer=scan if wide else Launch(min(BV, 16), 8, 3),
+        scan=Launch(min(BV, 16), 4, 1) if wide else Launch(min(BV, 16 if HV <= FEW_HEADS else 32), 4, 3),
         recurrent=Launch(min(BV, 16), 4, 1),
         gates=GATES,
     )

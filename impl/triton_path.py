@@ -13,7 +13,7 @@ import torch
 import triton.language as tl
 
 from gdn_apc.impl._checks import check_page_alignment
-from gdn_apc.impl.configs import MULTIPROCESSORS, architecture, config, next_power_of_two, overrides
+from gdn_apc.impl.configs import architecture, config, next_power_of_two, overrides
 from gdn_apc.impl.kernels.chunked import prepare_kernel, scan_kernel
 from gdn_apc.impl.kernels.conv import causal_conv1d_kernel
 from gdn_apc.impl.kernels.gates import gates_kernel
@@ -104,7 +104,7 @@ def causal_conv1d(
     key = ("conv", dtypes, x.device, D, W, meta.chunk_size, one_token, has_bias, activation, overrides())
     plan = _plans.get(key)
     if plan is None:
-        launches = config(D, x.dtype, architecture(x.device))
+        launches = config(1, D, x.dtype, architecture(x.device))
         launch = launches.conv_one_token if one_token else launches.conv
         tile = min(launch.tile, next_power_of_two(D))
         constants = conv_constants(tile, W, meta.chunk_size, one_token, has_bias, activation == "silu")
@@ -136,7 +136,7 @@ def gdn_gates(
         key = ("gates", a.dtype, b.dtype, A_log.dtype, dt_bias.dtype, a.device, HV, overrides())
         plan = _plans.get(key)
         if plan is None:
-            launch = config(HV, a.dtype, architecture(a.device)).gates
+            launch = config(HV, HV, a.dtype, architecture(a.device)).gates
             constants = dict(BT=launch.tile, BH=next_power_of_two(HV))
             plan = _plans[key] = Launcher(gates_kernel, constants, launch.options), launch.tile
         launcher, tile = plan
@@ -199,34 +199,27 @@ class _DeltaPlan:
 
     recurrent: Launcher
     prepare: Launcher
-    scans: tuple[
-        tuple[Launcher, int], ...
-    ]  # each with its tiles of V, of equal bits, the one for the fewest heads first
+    scan: Launcher
+    scan_tiles: int  # tiles of V of one head
     recurrent_tiles: int
     BT: int
     BK: int
     products: torch.dtype
 
 
-def _delta_plan(dtype, device, K: int, V: int, B: int, C: int, l2norm: bool, raw: bool) -> _DeltaPlan:
-    launches = config(V, dtype, architecture(device))
+def _delta_plan(
+    dtype, device, HV: int, K: int, V: int, B: int, C: int, l2norm: bool, raw: bool
+) -> _DeltaPlan:
+    launches = config(HV, V, dtype, architecture(device))
     shape = chunk_constants(K, B, C, dtype)
     _, products, _, blocks = OPERANDS[dtype]
     blocks = blocks if device.type == "cuda" else INTERPRETED_BLOCKS
-    one = launches.recurrent
-    scans = (launches.scan_fewer, launches.scan_few, launches.scan)
-    if any(name == "scan" for name, _ in overrides()):
-        scans = scans[-1:]  # whoever tunes it means it
+    one, scan = launches.recurrent, launches.scan
     return _DeltaPlan(
         Launcher(recurrent_kernel, dict(BV=one.tile, **recurrent_constants(K, V, l2norm, raw)), one.options),
         Launcher(prepare_kernel, dict(L2NORM=l2norm, BLOCKS=blocks, **shape), launches.prepare.options),
-        tuple(
-            (
-                Launcher(scan_kernel, dict(V=V, BV=scan.tile, STAGES=scan.num_stages, **shape), scan.options),
-                -(-V // scan.tile),
-            )
-            for scan in scans
-        ),
+        Launcher(scan_kernel, dict(V=V, BV=scan.tile, STAGES=scan.num_stages, **shape), scan.options),
+        -(-V // scan.tile),
         -(-V // one.tile),
         shape["BT"],
         shape["BK"],
@@ -249,10 +242,10 @@ def _delta_rule(q, k, v, gates, raw: bool, ssm_state, meta, H, scale, use_qk_l2n
         return o
     B, C, device = meta.block_size, meta.chunk_size, q.device
     kinds = (q.dtype, ssm_state.dtype, *[t.dtype for t in gates])
-    key = ("delta", kinds, device, K, V, min(B, C), use_qk_l2norm, raw, overrides())
+    key = ("delta", kinds, device, HV, K, V, min(B, C), use_qk_l2norm, raw, overrides())
     plan = _plans.get(key)
     if plan is None:
-        plan = _plans[key] = _delta_plan(q.dtype, device, K, V, B, C, use_qk_l2norm, raw)
+        plan = _plans[key] = _delta_plan(q.dtype, device, HV, K, V, B, C, use_qk_l2norm, raw)
     plan.recurrent(
         (plan.recurrent_tiles, HV, meta.num_rows),
         (
@@ -289,10 +282,8 @@ def _chunked(plan: _DeltaPlan, q, k, v, g, beta, ssm_state, meta, H, scale, o) -
             q.stride(0), k.stride(0), g.stride(0), beta.stride(0), H, HV,
         ),
     )  # fmt: skip
-    at_once = MULTIPROCESSORS // (HV * meta.num_rows)
-    scan, tiles = next((s for s in plan.scans if s[1] <= at_once), plan.scans[-1])
-    scan(
-        (tiles, HV, meta.num_rows),
+    plan.scan(
+        (plan.scan_tiles, HV, meta.num_rows),
         (
             queries, keys, v, inverses, scores, factors, ssm_state, o,
             meta.query_start_loc, meta.num_computed_tokens, meta.chunk_offsets, meta.read_slot, table,

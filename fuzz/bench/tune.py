@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None) -> int:
                     f"kernel: {kernel!r} is not known, expected some of {', '.join(Config.__dataclass_fields__)}"
                 )
             p = problem(kernel, given.shape, given.state, given.dtype, given.block, given.size)
-            base = getattr(config(p.V, DTYPES[p.dtype], architecture(device)), kernel)
+            base = getattr(config(p.HV, p.V, DTYPES[p.dtype], architecture(device)), kernel)
             known = {f.name for f in fields(base)}
             launches = candidates(base, values or {k: v for k, v in VALUES.items() if k in known})
             status |= _tune(kernel, p, launches, device, given.jobs)

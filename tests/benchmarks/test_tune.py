@@ -12,7 +12,7 @@ from tests.benchmarks.small import CPU, interpreted
 pytestmark = interpreted
 
 SMALL = Problem("delta", 1, 2, (70,), block=32, K=16, V=32)
-BASE = config(32, torch.bfloat16, "interpreter").scan
+BASE = config(2, 32, torch.bfloat16, "interpreter").scan
 
 
 def test_the_tables_launch_is_first():
@@ -39,7 +39,7 @@ def test_wrong_and_impossible_launches_are_rejected(monkeypatch):
         from gdn_apc.impl import configs
 
         o = real(*arguments, **others)
-        return o * 1.5 if configs.config(32, torch.bfloat16, "interpreter").scan.num_warps == 8 else o
+        return o * 1.5 if configs.config(2, 32, torch.bfloat16, "interpreter").scan.num_warps == 8 else o
 
     monkeypatch.setattr(native.impl, "gated_delta_rule", spoiled)
     wrong, impossible, right = tune.sweep("scan", SMALL, [Launch(32, 8, 1), Launch(24, 4, 1), BASE], CPU)
