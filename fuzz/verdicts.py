@@ -14,7 +14,9 @@ Exercise it with ``pytest tests/fuzz/test_verdicts.py``.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -105,8 +107,13 @@ class Survey:
         return json.dumps(record, indent=1)
 
 
+class Enough(Exception):
+    """The time for asking is over."""
+
+
 class Surveyor:
-    """Asks one target. ``known`` may be empty; ``on_property`` hears of each property that came to its end."""
+    """Asks one target, for at most ``seconds``. ``known`` may be empty; ``on_property`` hears of each property that
+    came to its end. What was asked before the time was over is judged; a clause with too few examples is not shown."""
 
     def __init__(
         self,
@@ -114,6 +121,7 @@ class Surveyor:
         known: expectations.Expectations | None = None,
         *,
         shrink_seconds: float = SHRINK_SECONDS,
+        seconds: float = math.inf,
         on_property: Callable[[str, int, int, float], None] = lambda name, held, failed, seconds: None,
     ):
         from gdn_apc.fuzz import properties
@@ -121,6 +129,7 @@ class Surveyor:
 
         self.target, self.known = target, known or expectations.Expectations()
         self.shrink_seconds, self.on_property = shrink_seconds, on_property
+        self.until = time.monotonic() + seconds
         self.properties = properties.load_all()
         self.needs = {p.name: p.needs(target) for p in self.properties.values()}
         start = {"clauses": claims.record(target.claims)}
@@ -143,11 +152,12 @@ class Surveyor:
                 self.survey.not_asked[prop.name] = self.needs[prop.name]
                 continue
             started, before = time.monotonic(), len(self.survey.events)
-            if prop.name == "values":
-                self._witnesses(prop)
-            for case in prop.fixed(self.target) if fixed else ():
-                self._ask(prop, case)
-            self._examples(prop, examples, seed)
+            with contextlib.suppress(Enough):
+                if prop.name == "values":
+                    self._witnesses(prop)
+                for case in prop.fixed(self.target) if fixed else ():
+                    self._ask(prop, case)
+                self._examples(prop, examples, seed)
             made = [e["event"] for e in self.survey.events[before:]]
             self.on_property(
                 prop.name,
@@ -198,6 +208,8 @@ class Surveyor:
         key = prop.name + case.to_json()
         if key in self.seen:
             return
+        if time.monotonic() > self.until:
+            raise Enough
         self.seen.add(key)
         outcome = self._check(prop, case)
         if isinstance(outcome, Checked):
@@ -351,6 +363,17 @@ def main(arguments: list[str] | None = None) -> int:
         "--shrink", type=float, default=SHRINK_SECONDS, help="seconds for each kind of failure"
     )
     parser.add_argument(
+        "--seconds",
+        type=float,
+        default=math.inf,
+        help="ask no longer than this (default: until all is asked)",
+    )
+    parser.add_argument(
+        "--no-tuning",
+        action="store_true",
+        help="autotuned kernels take their first configuration; on a GPU every new shape is else timed in all of them",
+    )
+    parser.add_argument(
         "--merge", action="store_true", help="TARGETs are records of --json: print them as one page"
     )
     given = parser.parse_args(arguments)
@@ -366,10 +389,14 @@ def main(arguments: list[str] | None = None) -> int:
             print(e, file=sys.stderr)
             return 4
         targets.threads(1)
+        if given.no_tuning:
+            from gdn_apc.fuzz.interpreter._autotune import first_configurations
+
+            first_configurations()
         known = expectations.load(given.expect)
-        survey = Surveyor(target, known, shrink_seconds=given.shrink, on_property=_say).run(
-            given.examples, given.property, given.seed
-        )
+        survey = Surveyor(
+            target, known, shrink_seconds=given.shrink, seconds=given.seconds, on_property=_say
+        ).run(given.examples, given.property, given.seed)
         print(f"## {name}\n\n{page(json.loads(survey.to_json()))}\n\n{survey.seconds:.0f} s\n", flush=True)
         if given.json:
             Path(given.json).write_text(survey.to_json() + "\n")

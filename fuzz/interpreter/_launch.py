@@ -23,11 +23,11 @@ import numpy as np
 import torch
 import triton.language as tl
 import triton.runtime.interpreter as stock
-from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import mangle_type
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from gdn_apc.fuzz.interpreter import _races
+from gdn_apc.fuzz.interpreter._autotune import first_configurations
 from gdn_apc.fuzz.interpreter._memory import CURRENT, span_of
 from gdn_apc.fuzz.interpreter._settings import SETTINGS
 from gdn_apc.fuzz.interpreter._types import scalar
@@ -163,16 +163,8 @@ def _run_kernel(self, *args, grid, warmup, **kwargs):
     executor(*args, **kwargs)
 
 
-def _first_configuration(self, *args, **kwargs):
-    """Replaces ``Autotuner.run``: nothing is timed, the first configuration runs, its pre-hook included."""
-    config = self.best_config = self.configs[0]
-    if config.pre_hook is not None:
-        config.pre_hook({**dict(zip(self.arg_names, args)), **kwargs, **config.all_kwargs()})
-    return self.fn.run(*args, **kwargs, **config.all_kwargs())
-
-
 def install() -> None:
     """Replace the interpreter's launch and the autotuner's choice."""
     stock.GridExecutor.__call__ = _launch
     stock.InterpretedFunction.run = _run_kernel
-    Autotuner.run = _first_configuration
+    first_configurations()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,3 +107,29 @@ def test_a_missing_target_is_status_4(capsys):
     """As in a campaign."""
     assert verdicts.main(["no-such-target"]) == 4
     assert "'no-such-target' is not known" in capsys.readouterr().err
+
+
+def test_a_survey_ends_in_time():
+    """What was asked is judged; what was not is not shown."""
+    short = Surveyor(Faulty(), shrink_seconds=0.1, seconds=0.3).run(500, ["write_set", "values"])
+    compared = short.compared()
+    assert 0 < compared["write_set"] + compared.get("values", 0) < 500 and short.seconds < 30
+    rows = {r.clause.name: r for r in verdicts.matrix(json.loads(short.to_json()))}
+    assert rows["reads"].verdict.startswith("not shown")
+
+
+def test_no_tuning(monkeypatch):
+    """An autotuned kernel runs in its first configuration, and nothing is timed."""
+    from triton.runtime.autotuner import Autotuner
+
+    from gdn_apc.fuzz.interpreter._autotune import first_configurations
+
+    monkeypatch.setattr(Autotuner, "run", Autotuner.run)
+    first_configurations()
+    ran = []
+    tuner = Autotuner.__new__(Autotuner)
+    tuner.arg_names = ["x"]
+    tuner.configs = [SimpleNamespace(pre_hook=None, all_kwargs=lambda n=n: {"num_warps": n}) for n in (2, 4)]
+    tuner.fn = SimpleNamespace(run=lambda *args, **kwargs: ran.append((args, kwargs)))
+    tuner.run(7, grid=(1,))
+    assert ran == [((7,), {"grid": (1,), "num_warps": 2})] and tuner.best_config is tuner.configs[0]
