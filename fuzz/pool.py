@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 
 from gdn_apc.fuzz.case import Case
-from gdn_apc.fuzz.tensors import TORCH
+from gdn_apc.fuzz.tensors import TORCH, sent
 
 RED_ZONE = 512
 PARTS = ("conv", "gap", "ssm", "padding")
@@ -109,7 +109,7 @@ class Pages:
         for slot, name in parts:
             by_name.setdefault(name, []).append(slot)
         return [
-            (torch.tensor(slots, device=self._bytes.device), slice(*self._bounds[name]))
+            (sent(torch.tensor(slots), self._bytes.device), slice(*self._bounds[name]))
             for name, slots in by_name.items()
         ]
 

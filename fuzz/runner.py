@@ -29,7 +29,7 @@ from gdn_apc.fuzz.geometry import read_slot, write_slots
 from gdn_apc.fuzz.pool import Pages, Part, bits, fingerprint
 from gdn_apc.fuzz.properties.base import Checked, Violation
 from gdn_apc.fuzz.targets.base import Batch, Target
-from gdn_apc.fuzz.tensors import STREAMS, TORCH, layer, streams
+from gdn_apc.fuzz.tensors import STREAMS, TORCH, layer, sent, streams
 
 PARTS_OF = {"conv": ("conv",), "delta": ("ssm",), "core": ("conv", "ssm")}
 """The parts of a page that a level reads and writes."""
@@ -204,7 +204,7 @@ class World:
             r.out = out[at : at + r.row.m].clone()
             at += r.row.m
             columns = list(write_slots(r.row, self.case.sizes.B))
-            slots = torch.tensor([slot for _, slot in columns], dtype=torch.long, device=self.device)
+            slots = sent(torch.tensor([slot for _, slot in columns], dtype=torch.long), self.device)
             r.written = {part: getattr(self.pages, part)[slots] for part in self.parts}
             for i, (column, _) in enumerate(columns):
                 r.writes[column] = {part: t[i] for part, t in r.written.items()}
@@ -224,14 +224,13 @@ def make_batch(rows: tuple[Row, ...], B: int, C: int, device: torch.device, wide
         starts.append(starts[-1] + row.m)
 
     def int32(values: list) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int32, device=device)
+        return sent(torch.tensor(values, dtype=torch.int32), device)
 
+    tables = int32([list(row.table) + [0] * (columns - len(row.table)) for row in rows])
     return Batch(
         seq_lens=int32([row.n + row.m for row in rows]),
         query_start_loc=int32(starts),
-        block_table=int32([list(row.table) + [0] * (columns - len(row.table)) for row in rows]).view(
-            -1, columns
-        ),
+        block_table=tables.view(-1, columns),
         block_size=B,
         chunk_size=C,
         max_query_len=max((row.m for row in rows), default=0),

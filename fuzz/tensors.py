@@ -112,6 +112,11 @@ def streams(case: Case, device: torch.device | str = "cpu") -> list[dict[str, to
     return [dict(own) for own in made]
 
 
+def sent(t: torch.Tensor, device: torch.device | str) -> torch.Tensor:
+    """A CPU tensor on a device, without waiting for it: on a GPU that others use, a wait costs some two milliseconds."""
+    return t if torch.device(device).type == "cpu" else t.pin_memory().to(device, non_blocking=True)
+
+
 def _together(tensors: list[torch.Tensor], device: torch.device | str) -> list[torch.Tensor]:
     """The tensors on a device, in one copy: a GPU that others use too makes each copy wait."""
     if torch.device(device).type == "cpu":
@@ -121,7 +126,7 @@ def _together(tensors: list[torch.Tensor], device: torch.device | str) -> list[t
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
     for start, t in zip(starts, tensors):
         packed[start : start + t.nbytes] = t.contiguous().view(-1).view(torch.uint8)
-    packed = packed.to(device)
+    packed = sent(packed, device)
     return [packed[a : a + t.nbytes].view(t.dtype).view(t.shape) for a, t in zip(starts, tensors)]
 
 

@@ -136,7 +136,7 @@ def disturbed_step(
     copies = Copies(disturbed, operand or OPERAND[dtypes[0]], S, one_token=m == 1 and one_token_fp32)
     result = StepResult(o, torch.empty_like(o))
     magnitude = torch.maximum(S.abs().amax((1, 2), keepdim=True), v.abs().amax((0, 2))[:, None, None])
-    overflowed = not bool(S.isfinite().all())
+    overflowed = dtypes[1] == "fp16" or not bool(S.isfinite().all())  # fp16: perhaps, at any boundary
     deviations, gross, turned = [], torch.empty_like(o), torch.empty_like(o)
     decay, beta = (x[:, :, None, None] for x in (torch.exp(g), beta))
     columns = [x[..., None] for x in (q, k, v)]
@@ -148,7 +148,6 @@ def disturbed_step(
                 copies.token() if copies.one_token else copies.chunk(start, end)
             )
             deviations.append(near - o[start:end])
-        overflowed = overflowed or (dtypes[1] == "fp16" and not bool(copies.state.isfinite().all()))
         spread = copies.deviation(S), copies.parts
         # A rounding may be turned where no copy turned it: turns are rare and large, so they have a bound of their own.
         tolerance = state_tolerance(*_defined(overflowed, *spread), copies.roundoff, magnitude) + copies.moved
@@ -167,7 +166,7 @@ def disturbed_step(
 
 
 def _defined(overflowed: bool, *spread: torch.Tensor) -> Sequence[torch.Tensor]:
-    """After a stored state has overflowed: rows that are not defined any more must not spoil the head's tolerance."""
+    """After a stored state may have overflowed: rows that are not defined must not spoil the head's tolerance."""
     return [torch.nan_to_num(x, 0.0, 0.0, 0.0) for x in spread] if overflowed else spread
 
 

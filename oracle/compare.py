@@ -114,11 +114,13 @@ def ratios(
         dtype = dtype_name(actual.dtype)
     expected, actual = expected.double(), actual.to(expected.device).double()
     tol = tol.to(expected.device).expand(expected.shape)
-    if bool(((tol.isnan() | (tol < 0)) & ~expected.isnan()).any()):
+    no_tolerance = ((tol.isnan() | (tol < 0)) & ~expected.isnan()).any()
+    undefined, infinite = torch.stack([no_tolerance, actual.isinf().any()]).tolist()  # a GPU is asked once
+    if undefined:
         raise ValueError("tol: has a NaN or a negative number where a value is expected; expected tolerances")
     ratio = torch.where(actual == expected, 0.0, (actual - expected).abs() / tol)
     ratio = torch.where(ratio.isnan() | ~actual.isfinite(), torch.inf, ratio)
-    if bool(actual.isinf().any()):
+    if infinite:
         limit = float("inf") if dtype is None else overflow_limit(dtype)
         right = actual.isinf() & (actual.sign() == expected.sign()) & (expected.abs() + tol >= limit)
         ratio = torch.where(right, 0.0, ratio)
