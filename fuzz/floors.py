@@ -70,7 +70,9 @@ def measure(target: Target, prop: str, draws: int) -> tuple[int, Counter[str]]:
     strategy, found, total, group = load_all()[prop].strategy(target), Counter(), 0, 0
     while total < draws:
         distinct = {
-            digest(case): case for number in range(ROUNDS) for case in _round(prop, strategy, group, number)
+            digest(case): case
+            for number in range(ROUNDS)
+            for case in draw_round(prop, strategy, group, number)
         }
         for case in distinct.values():
             found.update(ledger.events_of(case))
@@ -78,8 +80,8 @@ def measure(target: Target, prop: str, draws: int) -> tuple[int, Counter[str]]:
     return total, found
 
 
-def _round(prop: str, strategy: SearchStrategy[Case], group: int, number: int) -> list[Case]:
-    """The cases of one round."""
+def draw_round(prop: str, strategy: SearchStrategy[Case], group: int, number: int) -> list[Case]:
+    """The cases of one round, as a campaign draws them; nothing is run."""
     cases = []
 
     @seed(profiles.round_seed(group, prop, 0, number))

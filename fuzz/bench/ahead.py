@@ -4,15 +4,12 @@ One process that compiles as it measures would spend ten minutes of a GPU on wai
 compile a hundred configurations a shape class. So children take shares of the configurations, compile them on short rows
 and time nothing; the measuring process then finds all of it on disk and tunes by itself. Rows are shortened such that what
 kernels specialise on stays: the remainder of their lengths by 16, and the kind of their blocks.
-Imports torch when it works. Exercise it with ``pytest tests/benchmarks/test_ahead.py``.
+Imports torch when it works. Exercise it with ``pytest tests/benchmarks/test_bench_ahead.py``.
 """
 
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,39 +54,6 @@ def tasks(problems: list[Problem], peers: list[Any], device: Any) -> list[Task]:
             shares = 1 if one.op == "decode" else SHARES.get(peer.name, 1)
             found.update({Task(peer.name, one, i, shares): None for i in range(shares)})
     return list(found)
-
-
-def compile_all(todo: list[Task], jobs: int, limit_s: float) -> float:
-    """Run the tasks in ``jobs`` processes for at most ``limit_s`` seconds; returns the seconds it took."""
-    began = time.monotonic()
-    context = multiprocessing.get_context("spawn")
-    queue = context.SimpleQueue()
-    for task in todo:
-        queue.put(task)
-    for _ in range(jobs):
-        queue.put(None)
-    children = [context.Process(target=_work, args=(queue,), daemon=True) for _ in range(jobs)]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join(max(0.0, limit_s - (time.monotonic() - began)))
-    for child in children:
-        if child.is_alive():
-            child.terminate()
-            child.join()
-    return time.monotonic() - began
-
-
-def _work(queue: Any) -> None:
-    """A child: tasks until there is none. What fails here fails again where it is reported."""
-    with open(os.devnull, "w") as nothing:
-        os.dup2(nothing.fileno(), 1)
-        os.dup2(nothing.fileno(), 2)
-    while (task := queue.get()) is not None:
-        try:
-            compile_one(task)
-        except Exception:  # an impossible configuration, a peer that breaks
-            continue
 
 
 def compile_one(task: Task) -> None:

@@ -240,6 +240,7 @@ def _measure(
 
 
 def _compile(wanted: list[Any], peers: list[Any], device: Any, jobs: int | None) -> None:
+    from gdn_apc.fuzz import children
     from gdn_apc.fuzz.bench import ahead
 
     if jobs is None:
@@ -247,7 +248,8 @@ def _compile(wanted: list[Any], peers: list[Any], device: Any, jobs: int | None)
     todo = ahead.tasks(wanted, peers, device) if jobs else []
     if todo:
         print(f"compiling ahead: {len(todo)} tasks in {jobs} processes …", flush=True)
-        print(f"compiled in {ahead.compile_all(todo, jobs, COMPILE_LIMIT_S):.0f} s", flush=True)
+        seconds = children.share_out(ahead.compile_one, todo, jobs, COMPILE_LIMIT_S)
+        print(f"compiled in {seconds:.0f} s", flush=True)
 
 
 def _campaign(given: argparse.Namespace, device: Any, results: Results) -> None:
